@@ -1,0 +1,1 @@
+"""What lets the real engine run on a machine without a GPU."""
