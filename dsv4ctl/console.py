@@ -1,0 +1,240 @@
+"""The only module that prints. Data goes to stdout, everything else to stderr.
+
+`-o table` is for people; `-o json` is one document, `-o jsonl` one object a line, both with the same envelope.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dsv4ctl.errors import Dsv4Error, ExitCode
+from dsv4ctl.findings import Finding, Severity
+
+SCHEMA_VERSION = 1
+ACCENT = "cyan"
+_PIPE_WIDTH = 200
+_SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold", Severity.UNKNOWN: "bold"}
+
+
+class Output(StrEnum):
+    """What `-o` takes."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. One that may `fold` gives way when the terminal is narrow; the others keep their width."""
+
+    title: str
+    right: bool = False
+    fold: bool = False
+
+
+class Console:
+    """What one run of one command says. `target` is what it is about: a profile, a file, a host."""
+
+    def __init__(self, command: str, output: Output) -> None:
+        from rich.console import Console as RichConsole
+
+        self.command = command
+        self.output = output
+        self.target: str | None = None
+        self.findings: list[Finding] = []
+        self._started_at = datetime.now(UTC)
+        width = None if sys.stdout.isatty() else _PIPE_WIDTH
+        self._out = RichConsole(width=width, highlight=False, soft_wrap=False)
+        self._err = RichConsole(stderr=True, width=None if sys.stderr.isatty() else _PIPE_WIDTH, highlight=False)
+
+    @property
+    def machine(self) -> bool:
+        """Whether a program reads our stdout."""
+        return self.output is not Output.TABLE
+
+    @property
+    def live(self) -> bool:
+        """Whether a live view makes sense: a person, at a terminal."""
+        return not self.machine and self._err.is_terminal
+
+    def renderer(self) -> Any:  # noqa: ANN401 - rich's own Console, for Live, which wants exactly that
+        """The console that a live view draws on (stderr)."""
+        return self._err
+
+    def say(self, text: str) -> None:
+        """Progress, for a person."""
+        self._err.print(text, markup=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """Something a person should know that does not stop us."""
+        self._err.print(f"warning: {text}", markup=False, soft_wrap=True, style="bold")
+
+    def data(self, text: str) -> None:
+        """A line of data as it is: a log line, a script. Nothing wraps it or colours it."""
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
+        """A table on stdout, for a person."""
+        if title:
+            self._out.print(title, markup=False, style="bold")
+        self._out.print(make_table(columns, rows))
+
+    def finding(self, finding: Finding) -> None:
+        """Note a finding: shown at once to a person, part of the envelope for a program."""
+        self.findings.append(finding)
+        if self.machine:
+            return
+        from rich.text import Text
+
+        line = Text(f"{finding.severity.value} ", style=_SEVERITY_STYLE[finding.severity])
+        line.append(finding.code, style=ACCENT)
+        line.append(f" {finding.message}\n  ", style="default")
+        line.append(finding.remedy, style="dim")
+        self._err.print(line)
+
+    def result(self, result: object) -> None:
+        """The answer, for a program: the whole document in `json`, the closing line in `jsonl`. People saw a table."""
+        if self.machine:
+            self._envelope(result, error=None)
+
+    def event(self, event: Mapping[str, object]) -> None:
+        """Something that happened, one line in `jsonl`; nothing in the other two."""
+        if self.output is Output.JSONL:
+            self.data(_dump({"event": event}))
+
+    def failed(self, error: Dsv4Error) -> None:
+        """The last words: what, why, what to do."""
+        self._err.print(f"error: {error.what}", markup=False, style="bold red", soft_wrap=True)
+        if error.why:
+            self._err.print(f"  why: {error.why}", markup=False, soft_wrap=True)
+        if error.hint:
+            self._err.print(f"  do:  {error.hint}", markup=False, soft_wrap=True)
+        if self.machine:
+            self._envelope(None, error=error)
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask before something destructive.
+
+        Raises:
+            Refused: the person said no.
+            UsageError: there is nobody to ask, and no --yes.
+        """
+        from dsv4ctl.errors import Refused, UsageError
+
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise UsageError(f"{question} Nobody is at the terminal to answer.", hint="add --yes to go ahead")
+        self._err.print(f"{question} [y/N] ", markup=False, end="")
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            raise Refused("nothing was changed", why="the answer was not yes")
+
+    def _envelope(self, result: object, error: Dsv4Error | None) -> None:
+        body: dict[str, object] = {
+            "schema_version": SCHEMA_VERSION,
+            "command": self.command,
+            "target": self.target,
+            "started_at": self._started_at.isoformat(timespec="seconds"),
+            "result": result,
+            "findings": self.findings,
+            "error": None,
+        }
+        if error is not None:
+            body["error"] = {
+                "what": error.what,
+                "why": error.why,
+                "hint": error.hint,
+                "exit_code": int(error.exit_code),
+            }
+        self.data(_dump(body, indent=2 if self.output is Output.JSON else None))
+
+
+def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Any:  # noqa: ANN401 - a rich Table
+    """A table in the house style: no box, aligned, one accent colour, for a live view or for printing."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=not column.fold,
+            overflow="fold" if column.fold else "ellipsis",
+        )
+    for row in rows:
+        table.add_row(Text(row[0], style=ACCENT), *(Text(cell) for cell in row[1:]))
+    return table
+
+
+@contextmanager
+def command_session(command: str, output: Output) -> Iterator[Console]:
+    """The boundary of every command: errors become a message and an exit code; nothing above it catches anything.
+
+    Raises:
+        typer.Exit: with the error's exit code.
+    """
+    console = Console(command, output)
+    try:
+        yield console
+    except Dsv4Error as error:
+        console.failed(error)
+        raise typer.Exit(error.exit_code) from error
+    except KeyboardInterrupt as error:
+        console.failed(Dsv4Error("interrupted", why="a second Ctrl-C, or one where nothing was under way"))
+        raise typer.Exit(ExitCode.INTERRUPTED) from error
+    except BrokenPipeError as error:
+        # The reader of our stdout (`| head`) has gone: there is nobody to tell.
+        sys.stderr.close()
+        raise typer.Exit(ExitCode.OK) from error
+    except typer.Exit:
+        raise
+    except Exception as error:
+        path = _write_debug_file(command, error)
+        console.failed(
+            Dsv4Error(
+                f"dsv4ctl {command} met a fault of its own: {type(error).__name__}: {error}",
+                hint=f"the whole trace is in {path}" if path else "the state directory could not be written",
+            )
+        )
+        raise typer.Exit(ExitCode.FAILED) from error
+
+
+def _write_debug_file(command: str, error: BaseException) -> Path | None:
+    import platformdirs
+
+    path = Path(platformdirs.user_state_dir("dsv4ctl")) / f"fault-{command}.txt"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(error)))
+    except OSError:
+        return None
+    return path
+
+
+def _dump(value: object, indent: int | None = None) -> str:
+    # NaN is not JSON, and a reader that accepts it would compare it wrongly.
+    return json.dumps(value, default=_jsonable, allow_nan=False, indent=indent, ensure_ascii=False)
+
+
+def _jsonable(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="seconds")
+    if isinstance(value, (set, frozenset, tuple)):
+        return sorted(value) if isinstance(value, (set, frozenset)) else list(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,0 +1,80 @@
+"""Ctrl-C: the first one asks us to stop at the next safe point, the second stops us now."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from dsv4ctl.errors import Interrupted
+
+
+class Interrupts:
+    """Whether the person asked us to stop. `sleep` is the sleep to give to `wait_until`: it ends early when asked."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self.signal_name: str | None = None
+
+    def ask(self, signal_name: str) -> None:
+        """Record the wish. Called from the signal handler, so it only sets flags."""
+        self.signal_name = signal_name
+        self._asked.set()
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    def check(self) -> None:
+        """A safe point.
+
+        Raises:
+            Interrupted: the person asked us to stop.
+        """
+        if self.asked:
+            raise Interrupted(f"interrupted ({self.signal_name})")
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, and be a safe point.
+
+        Raises:
+            Interrupted: the person asked us to stop, before or meanwhile.
+        """
+        self._asked.wait(seconds)
+        self.check()
+
+    def acknowledge(self) -> None:
+        """The wish is being carried out: what follows (cleaning up) is not to be stopped by it."""
+        self._asked.clear()
+
+
+@contextmanager
+def interruptible() -> Iterator[Interrupts]:
+    """Route SIGINT, SIGTERM and SIGHUP to an `Interrupts` while the block runs; a second raises KeyboardInterrupt.
+
+    Two signals within a fifth of a second count as one: a terminal and a wrapper such as `make` both deliver Ctrl-C.
+    In a thread that is not the main one (as in tests) signals stay as they are.
+    """
+    interrupts = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    first_at: float | None = None
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal first_at
+        now = time.monotonic()
+        if first_at is None:
+            first_at = now
+            interrupts.ask(signal.Signals(number).name)
+        elif now - first_at > 0.2:
+            raise KeyboardInterrupt
+
+    watched = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in watched}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
