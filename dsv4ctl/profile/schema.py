@@ -18,6 +18,18 @@ LOCAL = "local"
 GENERATED = "generated:"
 """Prefix of a model path that names a model which `python -m serving.cpu.tiny_model` makes."""
 
+
+class Role(StrEnum):
+    """What an engine worker does: half of a disaggregated pair, or all of it."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    UNIFIED = "unified"
+
+
+ROUTER = "router"
+"""The router's identity beside `prefill-0`, `decode-1`, ..."""
+
 Scalar = str | int | float | bool
 EnvScalar = str | int | bool
 ArgScalar = Scalar | tuple[Scalar, ...]
@@ -83,12 +95,8 @@ def _slug(value: object) -> object:
     return value
 
 
-EnvTable = Mapping[
-    Annotated[str, BeforeValidator(_env_name)], Annotated[EnvScalar, BeforeValidator(_env_value)]
-]
-ArgTable = Mapping[
-    Annotated[str, BeforeValidator(_flag_name)], Annotated[ArgScalar, BeforeValidator(_arg_value)]
-]
+EnvTable = Mapping[Annotated[str, BeforeValidator(_env_name)], Annotated[EnvScalar, BeforeValidator(_env_value)]]
+ArgTable = Mapping[Annotated[str, BeforeValidator(_flag_name)], Annotated[ArgScalar, BeforeValidator(_arg_value)]]
 Slug = Annotated[str, BeforeValidator(_slug)]
 Gpu = Annotated[int | str, BeforeValidator(_gpu)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -199,30 +207,19 @@ class Profile(_Model):
     canary: Canary = Canary()
 
     @property
-    def workers(self) -> tuple["NamedWorker", ...]:
-        """Every engine worker: prefill, then decode (or the unified ones), in the order written."""
+    def roles(self) -> "dict[Role, PrefillRole | EngineRole]":
+        """The roles that there are, in the order prefill, decode, unified."""
+        tables = {Role.PREFILL: self.prefill, Role.DECODE: self.decode, Role.UNIFIED: self.unified}
+        return {role: table for role, table in tables.items() if table is not None}
+
+    @property
+    def workers(self) -> "tuple[NamedWorker, ...]":
+        """Every engine worker, in the order of `roles` and of the file."""
         return tuple(
             NamedWorker(role, index, spec)
-            for role, table in (
-                (Role.PREFILL, self.prefill),
-                (Role.DECODE, self.decode),
-                (Role.UNIFIED, self.unified),
-            )
-            if table is not None
+            for role, table in self.roles.items()
             for index, spec in enumerate(table.workers)
         )
-
-
-class Role(StrEnum):
-    """What an engine worker does: half of a disaggregated pair, or all of it."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-    UNIFIED = "unified"
-
-
-ROUTER = "router"
-"""The router's identity beside `prefill-0`, `decode-1`, ..."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,250 @@
+"""What one key alone cannot show: roles that belong together, ports and GPUs used twice, hosts, reserved names."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from dsv4ctl.profile.keys import DEFAULT, KeyPath, Problem, dotted
+from dsv4ctl.profile.schema import LOCAL, ROUTER, ArgTable, NamedWorker, Profile, Router, Worker
+from dsv4ctl.profile.sources import Document
+
+_EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]"})  # noqa: S104 - named in order to refuse it
+
+_WORKER_FLAGS = {
+    "host": "listen",
+    "port": "port",
+    "model-path": "model.path",
+    "model": "model.path",
+    "served-model-name": "model.served_name",
+    "nccl-port": "nccl_port",
+    "disaggregation-mode": "the role",
+    "disaggregation-bootstrap-port": "bootstrap_port",
+}
+_ROUTER_FLAGS = {
+    "host": "listen",
+    "port": "port",
+    "prometheus-host": "listen",
+    "prometheus-port": "metrics_port",
+    "pd-disaggregation": "the roles",
+    "prefill": "prefill.workers",
+    "decode": "decode.workers",
+    "worker-urls": "unified.workers",
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of a host: its index (in PCI bus order) and its PCI bus id."""
+
+    index: int
+    bus_id: str
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a host has, as the caller read it there."""
+
+    numa_nodes: frozenset[int]
+    gpus: tuple[Gpu, ...]
+
+
+def check(profile: Profile, document: Document) -> tuple[Problem, ...]:
+    """Every problem that spans keys. The keys themselves are already known to be right."""
+    checker = _Checker(profile, document)
+    return tuple(
+        problem
+        for part in (
+            checker.roles,
+            checker.hosts,
+            checker.listening,
+            checker.ports,
+            checker.gpus,
+            checker.reserved,
+            checker.canary,
+        )
+        for problem in part()
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Something that runs on a host and listens there."""
+
+    path: KeyPath
+    spec: Worker | Router
+
+
+class _Checker:
+    def __init__(self, profile: Profile, document: Document) -> None:
+        self.profile = profile
+        self.document = document
+        self.places = [_Place(worker_path(worker), worker.spec) for worker in profile.workers]
+        if profile.router:
+            self.places.append(_Place((ROUTER,), profile.router))
+
+    def problem(self, path: KeyPath, what: str) -> Problem:
+        return Problem(self.document.origin(path) or DEFAULT, dotted(path), what)
+
+    def beside(self, path: KeyPath) -> str:
+        """Another key, with its line when that helps: it may be in another file."""
+        origin = self.document.origin(path)
+        return f"{dotted(path)} ({origin.place})" if origin else dotted(path)
+
+    def roles(self) -> Iterator[Problem]:
+        p = self.profile
+        for has, lacks in (("prefill", "decode"), ("decode", "prefill")):
+            if getattr(p, has) and not getattr(p, lacks):
+                yield self.problem((has,), f"needs a [{lacks}] beside it: one half cannot answer alone")
+        if p.unified and (p.prefill or p.decode):
+            other = "prefill" if p.prefill else "decode"
+            yield self.problem(("unified",), f"must not stand beside {self.beside((other,))}: use either")
+        if not p.workers:
+            yield self.problem(("name",), "has no workers: add [prefill] and [decode], or [unified]")
+        if p.router is None and p.prefill and p.decode:
+            yield self.problem(("prefill",), "needs a [router], which joins prefill and decode")
+        elif p.router is None and len(p.workers) > 1:
+            yield self.problem(("unified", "workers"), "needs a [router], as there is more than one worker")
+
+    def hosts(self) -> Iterator[Problem]:
+        known = [LOCAL, *self.profile.hosts]
+        if LOCAL in self.profile.hosts:
+            yield self.problem(("hosts", LOCAL), "is the machine dsv4ctl runs on; give this host another name")
+        for place in self.places:
+            if place.spec.host not in known:
+                what = f'"{place.spec.host}" is not in [hosts]; known here: {", ".join(known)}'
+                yield self.problem((*place.path, "host"), what)
+        remote = next((place for place in self.places if place.spec.host != LOCAL), None)
+        if remote and self.profile.engine.python is None:
+            what = f"is missing: {dotted(remote.path)} runs on {remote.spec.host}, and its interpreter must be named"
+            yield self.problem(("engine", "python"), what)
+
+    def listening(self) -> Iterator[Problem]:
+        if len({place.spec.host for place in self.places}) < 2:
+            return
+        for place in self.places:
+            # Nobody of the stack connects to the router; its clients may well sit on its own host.
+            listen = place.spec.listen
+            if place.path != (ROUTER,) and (listen in _EVERYWHERE or _is_loopback(listen)):
+                what = f"must be the address of {place.spec.host} that the other hosts reach, not {listen}"
+                yield self.problem((*place.path, "listen"), what)
+
+    def ports(self) -> Iterator[Problem]:
+        taken: dict[tuple[str, int], KeyPath] = {}
+        for place in self.places:
+            for key in ("port", "metrics_port", "bootstrap_port", "nccl_port"):
+                port = getattr(place.spec, key, None)
+                if port is None:
+                    continue
+                here, host = (*place.path, key), place.spec.host
+                other = taken.setdefault((host, port), here)
+                if other != here:
+                    what = f"{port} is already taken on host {host} by {self.beside(other)}; choose another"
+                    yield self.problem(here, what)
+
+    def gpus(self) -> Iterator[Problem]:
+        taken: dict[tuple[str, int | str], KeyPath] = {}
+        for worker in self.profile.workers:
+            path = (*worker_path(worker), "gpus")
+            for position, gpu in enumerate(worker.spec.gpus):
+                here = (*path, position)
+                other = taken.setdefault((worker.spec.host, _same_gpu(gpu)), here)
+                if other != here:
+                    what = f"{gpu} is already used on host {worker.spec.host} by {self.beside(other)}"
+                    yield self.problem(here, f"{what}; give each GPU to one worker")
+
+    def reserved(self) -> Iterator[Problem]:
+        tables: list[tuple[KeyPath, ArgTable, Mapping[str, str]]] = [(("args",), self.profile.args, _WORKER_FLAGS)]
+        tables += [((role.value, "args"), table.args, _WORKER_FLAGS) for role, table in self.profile.roles.items()]
+        for worker in self.profile.workers:
+            path = worker_path(worker)
+            tables.append(((*path, "args"), worker.spec.args, _WORKER_FLAGS))
+            if worker.spec.gpus:
+                yield from self._double_gpus(worker)
+        if self.profile.router:
+            tables.append(((ROUTER, "args"), self.profile.router.args, _ROUTER_FLAGS))
+        for path, args, flags in tables:
+            for flag in args:
+                if flag in flags:
+                    what = f"must not be set here: it comes from {flags[flag]}"
+                    yield self.problem((*path, flag), what)
+
+    def _double_gpus(self, worker: NamedWorker) -> Iterator[Problem]:
+        path = worker_path(worker)
+        env = "CUDA_VISIBLE_DEVICES"
+        for table in (("env",), (worker.role.value, "env"), (*path, "env")):
+            if (*table, env) in self.document.origins:
+                what = f"must not be set: it comes from {self.beside((*path, 'gpus'))}"
+                yield self.problem((*table, env), what)
+
+    def canary(self) -> Iterator[Problem]:
+        for worker in self.profile.workers:
+            path = worker_path(worker)
+            for table in ((*path, "args"), (worker.role.value, "args"), ("args",)):
+                limit = _at(self.document.data, (*table, "context-length"))
+                if limit is None:
+                    continue
+                if isinstance(limit, int) and self.profile.canary.large_tokens >= limit:
+                    what = f"{self.profile.canary.large_tokens} does not fit the context of {worker.name}"
+                    where = self.beside((*table, "context-length"))
+                    yield self.problem(("canary", "large_tokens"), f"{what}; stay below {limit}, {where}")
+                    return
+                break
+
+
+def worker_path(worker: NamedWorker) -> KeyPath:
+    """The key path of a worker's own table."""
+    return (worker.role.value, "workers", worker.index)
+
+
+def host_problems(profile: Profile, document: Document, host: str, facts: HostFacts) -> tuple[Problem, ...]:
+    """What the profile asks of `host` that it does not have: NUMA nodes and GPUs; and GPUs named in two ways."""
+    problems: list[Problem] = []
+    users: dict[int, KeyPath] = {}
+
+    def note(path: KeyPath, what: str) -> None:
+        problems.append(Problem(document.origin(path) or DEFAULT, dotted(path), what))
+
+    for worker in profile.workers:
+        if worker.spec.host != host:
+            continue
+        path, node = worker_path(worker), worker.spec.numa_node
+        if node is not None and node not in facts.numa_nodes:
+            nodes = ", ".join(str(known) for known in sorted(facts.numa_nodes)) or "none"
+            note((*path, "numa_node"), f"{node} does not exist on host {host}; its NUMA nodes: {nodes}")
+        for position, gpu in enumerate(worker.spec.gpus):
+            here = (*path, "gpus", position)
+            found = next((known for known in facts.gpus if _is_gpu(gpu, known)), None)
+            if found is None:
+                gpus = ", ".join(f"{known.index} ({known.bus_id})" for known in facts.gpus) or "none"
+                note(here, f"{gpu} does not exist on host {host}; its GPUs: {gpus}")
+                continue
+            other = users.setdefault(found.index, here)
+            if other != here and not isinstance(gpu, type(_at(document.data, other))):
+                note(here, f"{gpu} is the GPU that {dotted(other)} names too; give each GPU to one worker")
+    return tuple(problems)
+
+
+def _at(node: object, path: KeyPath) -> object:
+    for part in path:
+        if isinstance(part, str) and isinstance(node, Mapping):
+            node = node.get(part)
+        elif isinstance(part, int) and isinstance(node, tuple) and part < len(node):
+            node = node[part]
+        else:
+            return None
+    return node
+
+
+def _is_loopback(listen: str) -> bool:
+    return listen in ("localhost", "::1", "[::1]") or listen.startswith("127.")
+
+
+def _same_gpu(gpu: int | str) -> int | str:
+    """A form in which two spellings of one PCI bus id are equal: the domain is optional, and 4 or 8 digits long."""
+    if isinstance(gpu, int):
+        return gpu
+    *domain, bus, device = gpu.lower().split(":")
+    return f"{int(domain[0], 16) if domain else 0:x}:{bus}:{device}"
+
+
+def _is_gpu(gpu: int | str, known: Gpu) -> bool:
+    return gpu == known.index if isinstance(gpu, int) else _same_gpu(gpu) == _same_gpu(known.bus_id)

@@ -1,0 +1,210 @@
+"""Reading profiles as plain tables that remember the file and line of every key; `extends` and merging."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsv4ctl.errors import UsageError
+from dsv4ctl.profile.keys import KeyPath, Origin, Problem, ProfileError, dotted
+
+Table = Mapping[str, Any]
+
+EXTENDS = "extends"
+WITHOUT = "without"
+FILE_KEYS = (EXTENDS, WITHOUT)
+"""Keys that say how a file is read. They are used up by reading and are no part of the profile."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """Tables as TOML has them (lists are tuples), with the origin of every table and value by its key path."""
+
+    data: Table
+    origins: Mapping[KeyPath, Origin]
+
+    def origin(self, path: KeyPath) -> Origin | None:
+        """Where `path` was set, or the nearest table or list around it; None when nobody set any of them."""
+        for length in range(len(path), 0, -1):
+            if origin := self.origins.get(path[:length]):
+                return origin
+        return None
+
+
+def freeze(value: Any) -> Any:  # noqa: ANN401 - whatever TOML may hold
+    """The same value with every list turned into a tuple, at any depth."""
+    if isinstance(value, Mapping):
+        return {key: freeze(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(freeze(item) for item in value)
+    return value
+
+
+def locate(text: str) -> dict[KeyPath, int]:
+    """The line (from 1) of every table and key of a valid TOML text.
+
+    `tomllib` keeps no positions, so it is asked about one statement at a time: a statement ends at the first line
+    that makes it parse. Values inside a statement over several lines get the line on which the statement begins.
+    """
+    lines: dict[KeyPath, int] = {}
+    counts: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    pending, begin = "", 0
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        if not pending and not line.split("#", 1)[0].strip():
+            continue
+        if not pending:
+            begin = number
+        pending += line
+        try:
+            parsed = tomllib.loads(pending)
+        except tomllib.TOMLDecodeError:
+            continue
+        if pending.lstrip().startswith("["):
+            table = _header_path(parsed, counts, is_array=pending.lstrip().startswith("[["))
+            for length in range(1, len(table) + 1):
+                lines.setdefault(table[:length], begin)
+        else:
+            for path in _paths(parsed):
+                lines.setdefault((*table, *path), begin)
+        pending = ""
+    return lines
+
+
+def _header_path(parsed: Table, counts: dict[KeyPath, int], *, is_array: bool) -> KeyPath:
+    """The key path a header opens; a name of an array of tables stands for its newest element."""
+    names: list[str] = []
+    node: Any = parsed
+    while isinstance(node, Mapping) and node:
+        ((name, node),) = node.items()
+        names.append(name)
+    path: KeyPath = ()
+    for position, name in enumerate(names, start=1):
+        path = (*path, name)
+        if is_array and position == len(names):
+            counts[path] = counts.get(path, -1) + 1
+        if path in counts:
+            path = (*path, counts[path])
+    return path
+
+
+def _paths(value: object, path: KeyPath = ()) -> list[KeyPath]:
+    """Every key path within a value, the value's own included (but not the empty one)."""
+    found = [path] if path else []
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            found += _paths(item, (*path, key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            found += _paths(item, (*path, index))
+    return found
+
+
+def read_document(path: Path, *, shown: str) -> Document:
+    """One file as it stands, `extends` not followed. `shown` names it in messages.
+
+    Raises:
+        UsageError: it cannot be read, is not UTF-8, or is not TOML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{shown}: a profile is UTF-8 text, and byte {error.start} is not") from error
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot read the profile: {error.strerror}") from error
+    try:
+        data = freeze(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{shown}: not valid TOML: {error}") from error
+    return Document(data, {path: Origin(shown, dotted(path), line) for path, line in locate(text).items()})
+
+
+def document_of(data: Table, source: str) -> Document:
+    """Tables that come from no file, such as those of `--set`."""
+    frozen = freeze(data)
+    return Document(frozen, {path: Origin(source, dotted(path)) for path in _paths(frozen)})
+
+
+def merge(base: Document, over: Document) -> Document:
+    """`over` on top of `base`: tables merge key by key, any other value (also a list) replaces what was there."""
+    origins = dict(base.origins)
+    data = _merge_tables(base.data, over.data, (), origins)
+    origins.update(over.origins)
+    return Document(data, origins)
+
+
+def _merge_tables(base: Table, over: Table, path: KeyPath, origins: dict[KeyPath, Origin]) -> Table:
+    merged = dict(base)
+    for key, value in over.items():
+        here = (*path, key)
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = _merge_tables(merged[key], value, here, origins)
+        else:
+            _forget(origins, here)
+            merged[key] = value
+    return merged
+
+
+def _forget(origins: dict[KeyPath, Origin], path: KeyPath) -> None:
+    for known in [known for known in origins if known[: len(path)] == path]:
+        del origins[known]
+
+
+def without(document: Document, path: KeyPath) -> Document | None:
+    """The document less one key (with all below it); None when it has no such key."""
+
+    def drop(table: Table, rest: KeyPath) -> Table | None:
+        key = rest[0]
+        if not isinstance(key, str) or key not in table:
+            return None
+        if len(rest) == 1:
+            return {name: value for name, value in table.items() if name != key}
+        inner = drop(table[key], rest[1:]) if isinstance(table[key], Mapping) else None
+        return None if inner is None else {**table, key: inner}
+
+    data = drop(document.data, path)
+    if data is None:
+        return None
+    origins = dict(document.origins)
+    _forget(origins, path)
+    return Document(data, origins)
+
+
+def split_key(text: str) -> KeyPath | None:
+    """A dotted TOML key such as `env.OMP_NUM_THREADS` as a path; None when it is not one."""
+    try:
+        node: Any = tomllib.loads(f"{text} = 0") if "\n" not in text and "=" not in text else None
+    except tomllib.TOMLDecodeError:
+        return None
+    path: list[str] = []
+    while isinstance(node, Mapping):
+        ((key, node),) = node.items()
+        path.append(key)
+    return tuple(path) or None
+
+
+def take_file_keys(document: Document) -> tuple[Document, str | None, tuple[str, ...]]:
+    """The document less the keys of `FILE_KEYS`; the profile it extends; the keys it leaves out of that one.
+
+    Raises:
+        ProfileError: one of them has the wrong type, or `without` stands alone.
+    """
+    extends = document.data.get(EXTENDS)
+    left_out = document.data.get(WITHOUT, ())
+    problems = []
+
+    def problem(key: str, what: str) -> None:
+        problems.append(Problem(document.origins[(key,)], key, what))
+
+    if extends is not None and not (isinstance(extends, str) and extends):
+        problem(EXTENDS, "must be the name of a built-in profile, or a path relative to this file")
+    if not (isinstance(left_out, tuple) and all(isinstance(key, str) for key in left_out)):
+        problem(WITHOUT, 'must be a list of key paths, such as ["prefill", "env.OMP_NUM_THREADS"]')
+    elif left_out and extends is None:
+        problem(WITHOUT, 'leaves keys out of an extended profile; say which with extends = "NAME"')
+    if problems:
+        raise ProfileError(problems)
+    for key in FILE_KEYS:
+        document = without(document, (key,)) or document
+    return document, extends, left_out
