@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dsv4ctl.profile.keys import DEFAULT, KeyPath, Problem, dotted
 from dsv4ctl.profile.schema import LOCAL, ROUTER, ArgTable, NamedWorker, Profile, Router, Worker
 from dsv4ctl.profile.sources import Document
+
+if TYPE_CHECKING:
+    from dsv4ctl.facts import GpuFact, HostFacts
 
 _EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]"})  # noqa: S104 - named in order to refuse it
 
@@ -29,22 +33,6 @@ _ROUTER_FLAGS = {
     "decode": "decode.workers",
     "worker-urls": "unified.workers",
 }
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU of a host: its index (in PCI bus order) and its PCI bus id."""
-
-    index: int
-    bus_id: str
-
-
-@dataclass(frozen=True)
-class HostFacts:
-    """What a host has, as the caller read it there."""
-
-    numa_nodes: frozenset[int]
-    gpus: tuple[Gpu, ...]
 
 
 def check(profile: Profile, document: Document) -> tuple[Problem, ...]:
@@ -195,7 +183,7 @@ def worker_path(worker: NamedWorker) -> KeyPath:
     return (worker.role.value, "workers", worker.index)
 
 
-def host_problems(profile: Profile, document: Document, host: str, facts: HostFacts) -> tuple[Problem, ...]:
+def host_problems(profile: Profile, document: Document, host: str, facts: "HostFacts") -> tuple[Problem, ...]:
     """What the profile asks of `host` that it does not have: NUMA nodes and GPUs; and GPUs named in two ways."""
     problems: list[Problem] = []
     users: dict[int, KeyPath] = {}
@@ -214,7 +202,7 @@ def host_problems(profile: Profile, document: Document, host: str, facts: HostFa
             here = (*path, "gpus", position)
             found = next((known for known in facts.gpus if _is_gpu(gpu, known)), None)
             if found is None:
-                gpus = ", ".join(f"{known.index} ({known.bus_id})" for known in facts.gpus) or "none"
+                gpus = ", ".join(f"{known.index} ({known.pci_bus_id})" for known in facts.gpus) or "none"
                 note(here, f"{gpu} does not exist on host {host}; its GPUs: {gpus}")
                 continue
             other = users.setdefault(found.index, here)
@@ -246,5 +234,5 @@ def _same_gpu(gpu: int | str) -> int | str:
     return f"{int(domain[0], 16) if domain else 0:x}:{bus}:{device}"
 
 
-def _is_gpu(gpu: int | str, known: Gpu) -> bool:
-    return gpu == known.index if isinstance(gpu, int) else _same_gpu(gpu) == _same_gpu(known.bus_id)
+def _is_gpu(gpu: int | str, known: "GpuFact") -> bool:
+    return gpu == known.index if isinstance(gpu, int) else _same_gpu(gpu) == _same_gpu(known.pci_bus_id)

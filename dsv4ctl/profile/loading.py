@@ -3,17 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from dsv4ctl.errors import UsageError
-from dsv4ctl.profile.checks import HostFacts, check, host_problems, worker_path
+from dsv4ctl.profile.checks import check, host_problems, worker_path
 from dsv4ctl.profile.explain import explain
 from dsv4ctl.profile.keys import DEFAULT, KeyPath, Origin, Problem, ProfileError, Valued
 from dsv4ctl.profile.lookup import Found, available, find_profile, resolve, shown_path
 from dsv4ctl.profile.overrides import Override, apply_patches, parse_sets
 from dsv4ctl.profile.schema import ROUTER, ArgScalar, EnvScalar, NamedWorker, Profile
 from dsv4ctl.profile.sources import Document, merge, read_document, split_key, take_file_keys, without
+
+if TYPE_CHECKING:
+    from dsv4ctl.facts import HostFacts
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class LoadedProfile:
         merged = self._merged(((("router", "args"), self.profile.router.args),))
         return merged | {item.name: Valued(item.value, item.origin) for item in chosen}
 
-    def host_problems(self, host: str, facts: HostFacts) -> tuple[Problem, ...]:
+    def host_problems(self, host: str, facts: "HostFacts") -> tuple[Problem, ...]:
         """What the profile asks of `host` that it does not have."""
         return host_problems(self.profile, self.document, host, facts)
 
