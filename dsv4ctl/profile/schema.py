@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -179,11 +179,15 @@ class EngineRole(_RoleTables):
 
 
 class Canary(_Model):
-    """The generations that prove readiness: prompt sizes in tokens, and how long each may take."""
+    """The generations that prove readiness: prompt sizes in tokens, how long each may take, how long a token is in
+    characters (to make a prompt of that size without a tokenizer), and what the model needs in the request's body to
+    answer plainly."""
 
     small_tokens: Annotated[int, Field(ge=1)] = 16
     large_tokens: Annotated[int, Field(ge=1)] = 4096
     deadline_s: Seconds = 60.0
+    characters_per_token: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4.0
+    request: Mapping[str, Any] = {}
 
 
 class Profile(_Model):

@@ -74,6 +74,12 @@ class Supervisor(Protocol):
             OperationFailed: the program does not exist, the unit's name is in use, the log cannot be written.
         """
 
+    def find(self, unit: str) -> UnitHandle | None:
+        """The handle of a unit by its name, from what the supervisor itself keeps; None when it knows no such unit.
+
+        It serves where our own record was lost, or could not be written before we were ended.
+        """
+
     def status(self, handle: UnitHandle) -> UnitStatus:
         """What is true now; asks the kernel or systemd each time."""
 
