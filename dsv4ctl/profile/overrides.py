@@ -78,7 +78,7 @@ def parse_sets(texts: Iterable[str]) -> tuple[tuple[Override, ...], tuple[Patch,
             patches.append(Patch(path, _toml_value(value), origin))
         else:
             raise UsageError(
-                f"--set {text}: {key or 'an empty key'} is neither an environment name nor a key of a profile",
+                f"--set {key}=...: the key is neither an environment name nor a key of a profile",
                 hint="e.g. --set SGLANG_LOG_MS=1, --set prefill.args.tp=2, --set router.port=31000",
             )
     return tuple(overrides), tuple(patches)

@@ -1,0 +1,242 @@
+"""Names of environment variables and flags, checked against what the engine and our half of it know.
+
+The engine ignores a misspelt environment variable, and takes the default in place of a bad value. So both are errors
+here, before anything starts. What is known comes from the engine's own host, or from a snapshot bundled with us.
+"""
+
+import importlib.resources
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dsv4ctl.errors import DeadlineExceeded, Dsv4Error, HostUnreachable, OperationFailed
+from dsv4ctl.names import did_you_mean, within
+from dsv4ctl.redaction import redact
+
+if TYPE_CHECKING:
+    from dsv4ctl.hosts.base import Host
+    from dsv4ctl.profile import LoadedProfile, Problem, Valued
+    from dsv4ctl.profile.schema import ArgScalar
+
+_ASK_DEADLINE_S = 30.0
+_SCHEMA_VERSION = 1
+
+LINTED_PREFIXES = ("SGLANG_", "SGL_", "DSV4")
+"""Only names like these are the engine's or ours; all others pass, unless one is a slip away from such a name."""
+
+_FOREIGN_PREFIXES = (
+    *("CUDA_", "CUBLAS", "NCCL_", "NVIDIA_", "NVSHMEM_", "NIXL_", "UCX_", "MC_", "MOONCAKE_"),
+    *("TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "DG_", "HF_", "TRANSFORMERS_", "TOKENIZERS_"),
+    *("OMP_", "MKL_", "KMP_", "GLOO_", "PYTHON", "LD_", "MALLOC_", "SPT_", "RUST_", "OTEL_"),
+)
+_TRUE_OR_FALSE = frozenset({"true", "1", "yes", "y", "false", "0", "no", "n"})
+
+
+@dataclass(frozen=True)
+class EnvKnob:
+    """A variable that the engine knows. `type` is None where only its name is known; `deprecated` says what instead."""
+
+    type: str | None
+    default: str | None
+    origin: str
+    meaning: str | None
+    deprecated: str | None
+    is_read: bool
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All names of one engine. `source` says where this was learnt; flags map to `switch`, `value` or `list`."""
+
+    source: str
+    version: str
+    env: Mapping[str, EnvKnob]
+    engine_flags: Mapping[str, str]
+    router_flags: Mapping[str, str]
+
+
+def parse_registry(text: str, source: str) -> Registry:
+    """What `python -m serving knobs --json` printed.
+
+    Raises:
+        OperationFailed: it is something else.
+    """
+    try:
+        data: dict[str, Any] = json.loads(text)
+        if data["schema_version"] != _SCHEMA_VERSION:
+            raise OperationFailed(
+                f"{source} speaks version {data['schema_version']} of the knob registry, and we know {_SCHEMA_VERSION}",
+                hint="install the same dsv4ctl on the host as here",
+            )
+        return Registry(
+            source=source,
+            version=data["sglang"],
+            env={
+                name: EnvKnob(
+                    knob.get("type"),
+                    knob.get("default"),
+                    knob["origin"],
+                    knob.get("meaning"),
+                    knob.get("deprecated"),
+                    knob["is_read"],
+                )
+                for name, knob in data["env"].items()
+            },
+            engine_flags={name: flag["kind"] for name, flag in data["engine_flags"].items()},
+            router_flags={name: flag["kind"] for name, flag in data["router_flags"].items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OperationFailed(f"{source} gave no knob registry", why=f"{type(error).__name__}: {error}") from error
+
+
+def snapshot(version: str) -> Registry | None:
+    """The bundled registry of that version of the engine; None when there is none."""
+    path = importlib.resources.files("dsv4ctl") / "data" / f"knobs-{version}.json"
+    if not path.is_file():
+        return None
+    return parse_registry(path.read_text(encoding="utf-8"), f"the bundled snapshot of sglang {version}")
+
+
+def ask(host: "Host", python: str, *, deadline_s: float = _ASK_DEADLINE_S) -> Registry:
+    """What the engine on that host knows, from its own interpreter; about a second.
+
+    Raises:
+        OperationFailed: it has no engine, or not our half of it.
+        HostUnreachable, DeadlineExceeded
+    """
+    answer = host.run([python, "-m", "serving", "knobs", "--json"], deadline_s=deadline_s)
+    return parse_registry(answer.text, f"{python} on {host.name}")
+
+
+def registry_for(host: "Host", python: str, version: str) -> tuple[Registry | None, Dsv4Error | None]:
+    """The registry to lint against: the host's own, else the snapshot of the profile's engine version.
+
+    With it, why the host could not be asked, for the caller to say. (None, why) when there is no snapshot either:
+    then nothing is known about the names, and they are not linted.
+    """
+    try:
+        return ask(host, python), None
+    except (OperationFailed, HostUnreachable, DeadlineExceeded) as error:
+        return snapshot(version), error
+
+
+def lint(loaded: "LoadedProfile", registries: Mapping[str, Registry]) -> "tuple[Problem, ...]":
+    """Every name and value that the engine would ignore or refuse. `registries` by the profile's host names.
+
+    Workers of a host that is not in `registries` are left out.
+    """
+    found: dict[Problem, None] = {}
+    for worker in loaded.profile.workers:
+        if registry := registries.get(worker.spec.host):
+            found |= dict.fromkeys(_lint_env(loaded.worker_env(worker), registry))
+            found |= dict.fromkeys(_lint_flags(loaded.worker_args(worker), registry.engine_flags, "SGLang's server"))
+    router = loaded.profile.router
+    if router and (registry := registries.get(router.host)):
+        found |= dict.fromkeys(_lint_env(loaded.router_env(), registry))
+        found |= dict.fromkeys(_lint_flags(loaded.router_args(), registry.router_flags, "the router"))
+    return tuple(found)
+
+
+def _lint_env(env: "Mapping[str, Valued[str]]", registry: Registry) -> "Iterator[Problem]":
+    from dsv4ctl.profile import Problem
+
+    for name, valued in env.items():
+        wrong = wrong_name(name, registry) or wrong_value(name, valued.value, registry)
+        if wrong:
+            yield Problem(valued.origin, valued.origin.key, wrong)
+
+
+def wrong_name(name: str, registry: Registry) -> str | None:
+    """Why the engine would not heed a variable of this name, and what to write instead; None when all is well."""
+    knob = registry.env.get(name)
+    if knob is not None:
+        if knob.deprecated:
+            return f"is deprecated in sglang {registry.version}: {knob.deprecated.rstrip('.')}"
+        if not knob.is_read:
+            return "is a knob of ours that the installed version does not read; take it out"
+        return None
+    modern = name.replace("SGL_", "SGLANG_", 1)
+    if name.startswith("SGL_") and modern in registry.env:
+        return f"is an old spelling; write {modern}"
+    if name.upper().startswith(LINTED_PREFIXES):
+        guess = did_you_mean(name.upper(), registry.env)
+        instead = f"did you mean {guess}?" if guess else f"take it out, or see {_ALL}"
+        return f"is not known to sglang {registry.version} or to us, and would be silently ignored; {instead}"
+    if name.startswith(_FOREIGN_PREFIXES):
+        return None
+    guess = within(name, (known for known in registry.env if known.startswith(LINTED_PREFIXES)), 2)
+    return f"looks like a slip, and would be silently ignored; did you mean {guess}?" if guess else None
+
+
+_ALL = "`python -m serving knobs`"
+
+
+def wrong_value(name: str, value: str, registry: Registry) -> str | None:
+    """Why the engine would not take this value (it would warn, and go on with its default); None when it would."""
+    knob = registry.env.get(name)
+    check = _CHECKS.get(knob.type) if knob and knob.type else None
+    if knob is None or check is None or check(value):
+        return None
+    default = f" ({knob.default})" if knob.default else ""
+    return f'must be {_KINDS[str(knob.type)]}, not "{redact(name, value)}"; the engine would use its default{default}'
+
+
+def _is_number(kind: type[int] | type[float], value: str) -> bool:
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_json(value: str) -> bool:
+    # The engine also takes the path of a file, which we cannot see from here.
+    if not value.lstrip().startswith(("{", "[")):
+        return True
+    try:
+        json.loads(value)
+    except ValueError:
+        return False
+    return True
+
+
+_CHECKS: Mapping[str, Callable[[str], bool]] = {
+    "bool": lambda value: value.lower() in _TRUE_OR_FALSE,
+    "int": lambda value: _is_number(int, value),
+    "float": lambda value: _is_number(float, value),
+    "json": _is_json,
+}
+_KINDS = {"bool": "true or false (1 or 0)", "int": "an integer", "float": "a number", "json": "JSON"}
+
+
+def _lint_flags(args: "Mapping[str, Valued[ArgScalar]]", flags: Mapping[str, str], of: str) -> "Iterator[Problem]":
+    from dsv4ctl.profile import Problem
+
+    for name, valued in args.items():
+        if wrong := wrong_flag(name, valued.value, flags, of):
+            yield Problem(valued.origin, valued.origin.key, wrong)
+
+
+def wrong_flag(name: str, value: "ArgScalar", flags: Mapping[str, str], of: str) -> str | None:
+    """Why `of` would refuse this flag or this kind of value; None when it would take it."""
+    kind = flags.get(name)
+    if kind is None:
+        guess = _flag_guess(name, flags)
+        return f"is not a flag of {of}" + (f"; did you mean {guess}?" if guess else "; take it out")
+    if kind == "switch" and not isinstance(value, bool):
+        return "takes no value: write true, or false to leave it out"
+    if kind == "value" and value is True:
+        return "takes a value, and true would leave it without one"
+    if kind == "value" and isinstance(value, tuple):
+        return "takes one value, not a list"
+    return None
+
+
+def _flag_guess(name: str, flags: Iterable[str]) -> str | None:
+    # argparse takes an unambiguous beginning for the flag, so people write them; here a flag is written whole.
+    dashed = name.replace("_", "-").lower()
+    if dashed in flags:
+        return dashed
+    begun = [flag for flag in flags if flag.startswith(dashed)]
+    return begun[0] if len(begun) == 1 else did_you_mean(dashed, flags)

@@ -1,0 +1,271 @@
+"""Every name that can be set on this version of the stack: environment variables and flags, as data.
+
+The engine ignores a misspelt environment variable, and replaces a bad value by its default with a warning; a wrong
+flag shows only after a minute of imports. So this reads what the installed engine knows, without importing it: the
+registry module alone needs nothing but the standard library, and the rest is read from the source.
+"""
+
+import ast
+import importlib.metadata
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+
+_LITERAL = re.compile(r"""(["'])(SGL(?:ANG)?_[A-Z0-9_]*[A-Z0-9])\1""")
+_OWN_PACKAGE = Path(__file__).parent
+# Neither runs in a server of text: the engine's own tests, and the diffusion engine beside it.
+_NOT_SERVING = ("sglang/test/", "sglang/multimodal_gen/")
+
+
+class EngineNotInstalled(RuntimeError):
+    """This interpreter has no SGLang, or one whose source is laid out in a way we cannot read."""
+
+
+@dataclass(frozen=True)
+class EnvKnob:
+    """An environment variable. `type` is bool, int, float, str, tuple or json; null where only the name is known.
+
+    `default` is its text, null when unset or worked out at run time. `origin` is `registry` (the engine's typed table),
+    `source` (a whole string literal somewhere in the engine) or `dsv4` (ours). `deprecated` says what the engine says
+    of it. `is_read` is false for one of ours that this version does not read.
+    """
+
+    type: str | None
+    default: str | None
+    origin: str
+    meaning: str | None = None
+    deprecated: str | None = None
+    is_read: bool = True
+
+
+@dataclass(frozen=True)
+class FlagKnob:
+    """A command line flag: `switch` takes no value, `value` one, `list` several."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class OwnKnob:
+    """One of ours: its type, its default as text, and what it does in one line."""
+
+    type: str
+    default: str
+    meaning: str
+
+
+OWN_KNOBS = {
+    "SGLANG_DSV4_PATCH_POLICY": OwnKnob("str", "enforce", "enforce: a required patch that failed stops the engine"),
+    "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT": OwnKnob(
+        "float", "120", "seconds a request may sit in prefill's inflight queue before it is failed; 0 = no limit"
+    ),
+    "SGLANG_DSV4_BF16_INDEX_K": OwnKnob("bool", "0", "keep the indexer's keys in BF16 in place of FP8"),
+    "SGLANG_DSV4_IDXK_CKSUM": OwnKnob("bool", "0", "compare a checksum of every page of index keys after its transfer"),
+    "SGLANG_DSV4_REASONING_EFFORT": OwnKnob("str", "", "reasoning effort of a request that asks for none"),
+    "SGLANG_SM120_MMA_FLASHMLA": OwnKnob("bool", "0", "sparse MLA decode on tensor cores (SM120)"),
+    "SGLANG_SM120_MMA_TARGET_CTAS": OwnKnob("int", "0", "programs the sparse MLA decode aims for; 0 = it chooses"),
+    "SGLANG_SM120_TRITON_INDEXER": OwnKnob("bool", "0", "indexer logits in Triton in place of torch (SM120)"),
+}
+
+
+def dump() -> dict[str, Any]:
+    """All of it, ready for JSON. Names are sorted, so that two dumps can be compared.
+
+    Raises:
+        EngineNotInstalled: as its class says.
+    """
+    engine, router = _package("sglang"), _package("sglang_router")
+    env = {name: EnvKnob(None, None, "source") for name in _literals(engine, router)}
+    env |= _registry(engine / "srt" / "environ.py")
+    own_reads = set(_literals(_OWN_PACKAGE))
+    env |= {
+        name: EnvKnob(own.type, own.default, "dsv4", own.meaning, None, name in own_reads)
+        for name, own in OWN_KNOBS.items()
+    }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "sglang": importlib.metadata.version("sglang"),
+        "sglang_router": importlib.metadata.version("sglang-router"),
+        "env": _plain(env),
+        "engine_flags": _plain(_engine_flags(engine)),
+        "router_flags": _plain(_router_flags(router)),
+    }
+
+
+def _plain(knobs: Mapping[str, EnvKnob | FlagKnob]) -> dict[str, dict[str, Any]]:
+    """By name; what is not known is left out, which halves the text."""
+    return {
+        name: {key: value for key, value in asdict(knob).items() if value is not None}
+        for name, knob in sorted(knobs.items())
+    }
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineNotInstalled(f"{sys.executable} has no package {name}")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _registry(path: Path) -> dict[str, EnvKnob]:
+    """The engine's typed table, from the module itself, loaded by its file: its package would import torch."""
+    spec = importlib.util.spec_from_file_location("_dsv4_engine_environ", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise EngineNotInstalled(f"{path} is not there")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    knobs: dict[str, EnvKnob] = {}
+    for name, entry in vars(module.Envs).items():
+        if not isinstance(entry, module.EnvField):
+            continue
+        default = None if callable(entry.default) or entry.default is None else _text(entry.default)
+        kind = _type_of(entry, module)
+        knobs[name] = EnvKnob(kind, default, "registry")
+        if old := getattr(entry, "deprecated_name", None):
+            knobs[old] = EnvKnob(kind, None, "registry", deprecated=f"use {name}")
+    for name, entry in getattr(module, "_DEPRECATED_ENVS", {}).items():
+        instead = f"use {entry.replacement}" if entry.replacement else None
+        knobs[name] = EnvKnob(None, None, "registry", deprecated=instead or entry.note or "it does nothing any more")
+    return knobs
+
+
+def _type_of(entry: object, module: Any) -> str:  # noqa: ANN401 - a module loaded by its file
+    kinds = {
+        "bool": module.EnvBool,
+        "int": module.EnvInt,
+        "float": module.EnvFloat,
+        "tuple": module.EnvTuple,
+        "json": getattr(module, "EnvJSON", ()),
+    }
+    return next((kind for kind, known in kinds.items() if isinstance(entry, known)), "str")
+
+
+def _text(value: object) -> str:
+    """A default as one would write it in the environment."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, tuple | list):
+        return ",".join(str(item) for item in value)
+    # A dump of one machine is compared with that of another, and nobody's home is in the bundled one.
+    home = str(Path.home())
+    return "~" + str(value).removeprefix(home) if str(value).startswith(home + "/") else str(value)
+
+
+def _literals(*packages: Path) -> set[str]:
+    """Every SGLANG_* and SGL_* name that stands alone in quotes, but for this module's own.
+
+    More than what is read, since a name may be read through a constant; a lint may miss, but must not cry wolf.
+    A pattern over the text takes a tenth of the time that parsing 4,700 files does, and finds every name that does.
+    """
+    found: set[str] = set()
+    for package in packages:
+        for path in package.rglob("*.py"):
+            if path != Path(__file__) and not any(part in path.as_posix() for part in _NOT_SERVING):
+                text = path.read_text(encoding="utf-8", errors="replace")
+                found.update(match[2] for match in _LITERAL.finditer(text))
+    return found
+
+
+def _engine_flags(engine: Path) -> dict[str, FlagKnob]:
+    """The server's flags, from the annotated fields that its parser is made of and from what is added by hand."""
+    arguments = engine / "srt" / "server_args.py"
+    if not arguments.is_file():
+        raise EngineNotInstalled(f"{arguments} is not there")
+    flags: dict[str, FlagKnob] = {}
+    for path in (*sorted((engine / "srt" / "arg_groups" / "fields").glob("*.py")), arguments):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.AnnAssign):
+                flags |= _field_flags(node)
+            elif isinstance(node, ast.Call):
+                flags |= _added_flags(node)
+    return flags
+
+
+def _field_flags(node: ast.AnnAssign) -> dict[str, FlagKnob]:
+    """Flags of `name: A[type, "help" or Arg(...)]`, as the engine's arg_utils derives them."""
+    annotation = node.annotation
+    if not (
+        isinstance(node.target, ast.Name)
+        and isinstance(annotation, ast.Subscript)
+        and isinstance(annotation.value, ast.Name)
+        and annotation.value.id == "A"
+        and isinstance(annotation.slice, ast.Tuple)
+    ):
+        return {}
+    declared, *metadata = annotation.slice.elts
+    call = next((item for item in metadata if isinstance(item, ast.Call) and _called(item) == "Arg"), None)
+    options = {item.arg: item.value for item in call.keywords if item.arg} if call else {}
+    if _constant(options.get("no_cli")) is True:
+        return {}
+    name = _constant(options.get("cli_name")) or "--" + node.target.id.replace("_", "-")
+    aliases = options.get("aliases")
+    names = [name, *(_constant(item) for item in (aliases.elts if isinstance(aliases, ast.List) else []))]
+    text = ast.unparse(declared)
+    many = text.startswith(("List[", "list[", "Optional[List[", "Optional[list["))
+    if "action" in options:
+        return _by_action(names, ast.unparse(options["action"]))
+    if "nargs" in options or (many and "type_parser" not in options):
+        return _named(names, "list")
+    return _named(names, "switch" if text in ("bool", "Optional[bool]") and "type_parser" not in options else "value")
+
+
+def _added_flags(node: ast.Call) -> dict[str, FlagKnob]:
+    """Flags of `parser.add_argument("--name", ...)`; an f-string's variable prefix is taken to be empty."""
+    if _called(node) != "add_argument":
+        return {}
+    names = [name for name in (_constant(argument) for argument in node.args) if name and name.startswith("--")]
+    options = {item.arg: item.value for item in node.keywords if item.arg}
+    if "action" in options:
+        return _by_action(names, ast.unparse(options["action"]), takes="choices" in options)
+    return _named(names, "list" if "nargs" in options else "value")
+
+
+def _by_action(names: list[Any], action: str, *, takes: bool = False) -> dict[str, FlagKnob]:
+    if action.endswith("BooleanOptionalAction"):
+        names = [*names, *(f"--no-{name.removeprefix('--')}" for name in names)]
+    if "append" in action or action.endswith("PathAction"):
+        return _named(names, "list")
+    return _named(names, "value" if takes else "switch")
+
+
+def _named(names: list[Any], kind: str) -> dict[str, FlagKnob]:
+    return {name.removeprefix("--"): FlagKnob(kind) for name in names if name and name.startswith("--")}
+
+
+def _router_flags(router: Path) -> dict[str, FlagKnob]:
+    path = router / "router_args.py"
+    if not path.is_file():
+        raise EngineNotInstalled(f"{path} is not there")
+    return {
+        name: flag
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        for name, flag in _added_flags(node).items()
+    }
+
+
+def _called(node: ast.Call) -> str:
+    function = node.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _constant(node: ast.expr | None) -> Any:  # noqa: ANN401 - whatever the source has there
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def lines(knobs: dict[str, Any]) -> Iterator[str]:
+    """The same for a person: one name a line."""
+    yield f"sglang {knobs['sglang']}, sglang-router {knobs['sglang_router']}"
+    for name, knob in knobs["env"].items():
+        note = f"deprecated: {knob['deprecated']}" if "deprecated" in knob else knob.get("meaning", "")
+        yield f"{name}  {knob.get('type', '?')}  {knob.get('default', '')}  {note}".rstrip()
