@@ -1,4 +1,4 @@
-"""What keeps a worker alive, and how we know it is ours: by pid and start time, or by its unit's cgroup, never by name."""
+"""What keeps a worker alive, and how we know it is ours: by pid and start time or its unit's cgroup, never by name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
