@@ -130,11 +130,7 @@ class ProcessSupervisor:
         if done.returncode and self._program_path.encode() in done.stderr:
             self._host.write(self._program_path, self._program)
             done = self._run(command, request)
-        what = (
-            f"{command} of unit {unit} on {self._host.name} failed"
-            if unit
-            else f"cannot list units on {self._host.name}"
-        )
+        what = f"{command} of unit {unit} on {self._host.name} failed"
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
             raise OperationFailed(what, why=lines[-1] if lines else f"{self._python} ended with {done.returncode}")

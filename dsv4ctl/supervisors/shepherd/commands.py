@@ -1,4 +1,4 @@
-"""What the caller can ask for: start, status, signal, kill, forget, list. One command a run."""
+"""What the caller can ask for: start, find, status, terminate, kill, forget. One command a run."""
 
 from __future__ import annotations
 
@@ -174,9 +174,10 @@ def forget(request: dict[str, Any], records: Records) -> dict[str, Any]:
     return {}
 
 
-def units(_request: dict[str, Any], records: Records) -> dict[str, Any]:
-    """Every start on record, ended ones too."""
-    return {"units": [_identity(record) for record in records.all()]}
+def find(request: dict[str, Any], records: Records) -> dict[str, Any]:
+    """The identity of the last start of that name, or null."""
+    record = records.read(request["unit"])
+    return {"found": _identity(record) if record else None}
 
 
 COMMANDS = {
@@ -185,7 +186,7 @@ COMMANDS = {
     "terminate": terminate,
     "kill": kill,
     "forget": forget,
-    "units": units,
+    "find": find,
 }
 
 

@@ -80,11 +80,6 @@ class Records:
         except (ValueError, TypeError) as error:
             raise Failure(f"cannot understand {self.path(unit)}", str(error)) from error
 
-    def all(self) -> list[Record]:
-        """Every record there is, by name."""
-        found = (self.read(path.stem) for path in sorted(self.directory.glob("*.json")))
-        return [record for record in found if record]
-
     def write(self, record: Record) -> None:
         """Replace the record of that name. A reader sees the old one or the new one."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
