@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsv4ctl.errors import DeadlineExceeded, Dsv4Error, HostUnreachable, OperationFailed
+from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed
 from dsv4ctl.names import did_you_mean, within
 from dsv4ctl.redaction import redact
 
@@ -109,16 +109,49 @@ def ask(host: "Host", python: str, *, deadline_s: float = _ASK_DEADLINE_S) -> Re
     return parse_registry(answer.text, f"{python} on {host.name}")
 
 
-def registry_for(host: "Host", python: str, version: str) -> tuple[Registry | None, Dsv4Error | None]:
-    """The registry to lint against: the host's own, else the snapshot of the profile's engine version.
+@dataclass(frozen=True)
+class Linted:
+    """What a lint found. `sources` says for each host what its names were checked against; `notes` what a person should
+    know about that: a host that could not be asked, or names that nobody could check."""
 
-    With it, why the host could not be asked, for the caller to say. (None, why) when there is no snapshot either:
-    then nothing is known about the names, and they are not linted.
+    problems: "tuple[Problem, ...]"
+    sources: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    def raise_problems(self) -> None:
+        """Raises:
+        ProfileError: there are any.
+        """
+        from dsv4ctl.profile import ProfileError
+
+        if self.problems:
+            raise ProfileError(self.problems)
+
+
+def lint_on(loaded: "LoadedProfile", hosts: "Mapping[str, Host]", pythons: Mapping[str, str]) -> Linted:
+    """Lint against the engine of each host, or, for a host that is not in `hosts` or cannot tell, the snapshot.
+
+    `hosts` and `pythons` (the engine's interpreter) go by the profile's host names.
     """
-    try:
-        return ask(host, python), None
-    except (OperationFailed, HostUnreachable, DeadlineExceeded) as error:
-        return snapshot(version), error
+    version = loaded.profile.engine.version
+    places = [worker.spec.host for worker in loaded.profile.workers]
+    places += [loaded.profile.router.host] if loaded.profile.router else []
+    registries: dict[str, Registry] = {}
+    notes: list[str] = []
+    for name in dict.fromkeys(places):
+        registry: Registry | None = None
+        if name in hosts:
+            try:
+                registry = ask(hosts[name], pythons[name])
+            except (OperationFailed, HostUnreachable, DeadlineExceeded) as error:
+                notes.append(f"the engine on {name} could not be asked for the names it knows: {error}")
+        registry = registry or snapshot(version)
+        if registry:
+            registries[name] = registry
+        else:
+            notes.append(f"names for {name} were not checked: there is no snapshot of sglang {version}")
+    sources = {name: registry.source for name, registry in registries.items()}
+    return Linted(lint(loaded, registries), sources, tuple(notes))
 
 
 def lint(loaded: "LoadedProfile", registries: Mapping[str, Registry]) -> "tuple[Problem, ...]":

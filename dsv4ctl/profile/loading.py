@@ -11,7 +11,7 @@ from dsv4ctl.errors import UsageError
 from dsv4ctl.profile.checks import check, host_problems, worker_path
 from dsv4ctl.profile.explain import explain
 from dsv4ctl.profile.keys import DEFAULT, KeyPath, Origin, Problem, ProfileError, Valued
-from dsv4ctl.profile.lookup import Found, available, find_profile, resolve, shown_path
+from dsv4ctl.profile.lookup import Found, available, builtin_profiles, find_profile, resolve, shown_path
 from dsv4ctl.profile.overrides import Override, apply_patches, parse_sets
 from dsv4ctl.profile.schema import ROUTER, ArgScalar, EnvScalar, NamedWorker, Profile
 from dsv4ctl.profile.sources import Document, merge, read_document, split_key, take_file_keys, without
@@ -135,7 +135,7 @@ def load_profile(
     """
     profiles = available() if profiles is None else profiles
     found = find_profile(ref, environ=environ, cwd=cwd, profiles=profiles, gpus=gpus)
-    document = _read_extended(found, cwd, profiles, ())
+    document = _read_extended(found, cwd, ())
     overrides, patches = parse_sets(sets)
     document = apply_patches(document, patches)
     profile = _validated(document)
@@ -145,7 +145,7 @@ def load_profile(
     return loaded
 
 
-def _read_extended(found: Found, cwd: Path, profiles: Mapping[str, Path], chain: tuple[Path, ...]) -> Document:
+def _read_extended(found: Found, cwd: Path, chain: tuple[Path, ...]) -> Document:
     if found.path in chain:
         names = " -> ".join(path.name for path in (*chain, found.path))
         raise UsageError(f"{found.shown}: extends goes round in a circle: {names}")
@@ -154,9 +154,10 @@ def _read_extended(found: Found, cwd: Path, profiles: Mapping[str, Path], chain:
     if extends is None:
         return document
     origin = raw.origins[("extends",)]
-    base_found = resolve(extends, found.path.parent, profiles, f"{origin.place}: extends")
+    # A built-in name means the built-in profile, so that a person's own `cpu` may extend the one it hides.
+    base_found = resolve(extends, found.path.parent, builtin_profiles(), f"{origin.place}: extends")
     base_found = Found(base_found.path, shown_path(base_found.path, cwd), base_found.chosen_by)
-    base = _read_extended(base_found, cwd, profiles, (*chain, found.path))
+    base = _read_extended(base_found, cwd, (*chain, found.path))
     for key in left_out:
         path = split_key(key)
         smaller = without(base, path) if path else None

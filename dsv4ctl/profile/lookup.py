@@ -37,12 +37,15 @@ def user_dir() -> Path:
     return platformdirs.user_config_path("dsv4ctl") / "profiles"
 
 
-def available(*, user: Path | None = None, builtin: Path | None = None) -> dict[str, Path]:
+def builtin_profiles() -> dict[str, Path]:
+    """The built-in profiles by name."""
+    return {path.stem: path for path in sorted(builtin_dir().glob("*.toml"))}
+
+
+def available() -> dict[str, Path]:
     """Every profile that can be named, by name; a person's own hides the built-in one of the same name."""
-    found: dict[str, Path] = {}
-    for folder in (builtin or builtin_dir(), user or user_dir()):
-        found |= {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    return dict(sorted(found.items()))
+    own = {path.stem: path for path in user_dir().glob("*.toml")}
+    return dict(sorted({**builtin_profiles(), **own}.items()))
 
 
 def local_gpus(root: Path = _NVIDIA_GPUS) -> tuple[str, ...]:

@@ -1,0 +1,57 @@
+"""Profiles as seen from this process: its environment, its directory, its machine."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsv4ctl.errors import UsageError
+from dsv4ctl.knobs import Linted, lint_on
+from dsv4ctl.profile.loading import LoadedProfile, load_profile
+from dsv4ctl.profile.lookup import available
+from dsv4ctl.profile.schema import LOCAL
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A profile that can be named. `problem` says why it cannot be loaded; then the rest is unknown."""
+
+    name: str
+    path: str
+    description: str | None
+    workers: tuple[str, ...]
+    problem: str | None
+
+
+def list_here() -> tuple[Listed, ...]:
+    """Every profile that can be named here, built-in or a person's own; a wrong one is listed with its problem."""
+    listed: list[Listed] = []
+    for name, path in available().items():
+        try:
+            profile = load_here(str(path)).profile
+        except UsageError as error:
+            listed.append(Listed(name, str(path), None, (), str(error)))
+        else:
+            workers = tuple(worker.name for worker in profile.workers)
+            listed.append(Listed(name, str(path), profile.description, workers, None))
+    return tuple(listed)
+
+
+def load_here(ref: str | None, sets: Sequence[str] = ()) -> LoadedProfile:
+    """`load_profile` with this process's environment and working directory."""
+    return load_profile(ref, environ=os.environ, cwd=Path.cwd(), sets=sets)
+
+
+def lint_here(loaded: LoadedProfile) -> Linted:
+    """Check all names against this machine's engine for what runs here, and against the snapshot for other hosts.
+
+    Nobody is asked over a network: a profile can be checked on a laptop.
+    """
+    from dsv4ctl.hosts.local import LocalHost
+
+    host = LocalHost()
+    try:
+        return lint_on(loaded, {LOCAL: host}, {LOCAL: loaded.profile.engine.python or sys.executable})
+    finally:
+        host.close()
