@@ -30,6 +30,7 @@ _FOREIGN_PREFIXES = (
     *("TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "DG_", "HF_", "TRANSFORMERS_", "TOKENIZERS_"),
     *("OMP_", "MKL_", "KMP_", "GLOO_", "PYTHON", "LD_", "MALLOC_", "SPT_", "RUST_", "OTEL_"),
 )
+_MAX_GUESSES = 3
 _TRUE_OR_FALSE = frozenset({"true", "1", "yes", "y", "false", "0", "no", "n"})
 
 
@@ -267,9 +268,10 @@ def wrong_flag(name: str, value: "ArgScalar", flags: Mapping[str, str], of: str)
 
 
 def _flag_guess(name: str, flags: Iterable[str]) -> str | None:
-    # argparse takes an unambiguous beginning for the flag, so people write them; here a flag is written whole.
     dashed = name.replace("_", "-").lower()
     if dashed in flags:
         return dashed
-    begun = [flag for flag in flags if flag.startswith(dashed)]
-    return begun[0] if len(begun) == 1 else did_you_mean(dashed, flags)
+    # argparse takes an unambiguous beginning for the flag, so people write them; here a flag is written whole.
+    begun = sorted(flag for flag in flags if flag.startswith(dashed))
+    return " or ".join(begun) if 0 < len(begun) <= _MAX_GUESSES else did_you_mean(dashed, flags)
+

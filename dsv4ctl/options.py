@@ -9,7 +9,7 @@ from dsv4ctl.console import Output
 ProfileArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[PROFILE]",
+        metavar="PROFILE",
         help="A profile's name or file. Absent: DSV4CTL_PROFILE, ./dsv4ctl.toml, then what fits this machine.",
         show_default=False,
     ),

@@ -283,3 +283,18 @@ def shm_listing(host: Host) -> tuple[ShmFile, ...]:
         pids = tuple(sorted(shm.users.get(path, ())))
         found.append(ShmFile(path, size, owner, pids, in_use=True if pids else (False if shm.all_seen else None)))
     return tuple(found)
+
+
+def marked_processes(host: Host, variable: str, values: Collection[str]) -> dict[int, str]:
+    """Processes that were started with `variable` set to one of `values`, as pid -> value, as far as we may look."""
+    # grep -z reads an environment as the NUL-separated records it is. It fails where nothing matches, or for a process
+    # that we may not look into; what it found stands all the same.
+    script = 'exec grep -azH -e "$1" /proc/[0-9]*/environ 2>/dev/null'
+    done = host.run(["sh", "-c", script, "sh", f"^{variable}="], deadline_s=_DEADLINE_S, check=False)
+    found: dict[int, str] = {}
+    for record in done.stdout.decode(errors="replace").split("\0"):
+        path, _, setting = record.partition(":")
+        value = setting.partition("=")[2]
+        if value in values:
+            found[int(path.split("/")[2])] = value
+    return found

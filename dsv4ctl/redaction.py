@@ -8,7 +8,7 @@ _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 # Names that carry one of those words and hold nothing secret. An exact list: a pattern would let a secret through.
 _HARMLESS = frozenset({"SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM", "SGLANG_DSV4_BF16_INDEX_K"})
 _SECRET_FLAG = re.compile(r"^--?[\w-]*(api-?key|token|secret|password)$", re.IGNORECASE)
-_SECRET_FLAG_WITH_VALUE = re.compile(r"^(--?[\w-]*(?:api-?key|secret|password))=(.*)$", re.IGNORECASE | re.DOTALL)
+_SECRET_FLAG_WITH_VALUE = re.compile(r"^(--?[\w-]*(?:api-?key|token|secret|password))=(.*)$", re.IGNORECASE | re.DOTALL)
 
 
 def is_secret(name: str) -> bool:

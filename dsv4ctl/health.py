@@ -1,0 +1,116 @@
+"""What `status` says: every worker as it is, and what is wrong with the stack, as findings."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsv4ctl.drift import Drift, drift_of
+from dsv4ctl.errors import OperationFailed
+from dsv4ctl.findings import Finding, Severity
+from dsv4ctl.observe import Watch, WorkerView, death
+from dsv4ctl.supervisors.base import UnitState
+from dsv4ctl.targets import Target
+
+
+@dataclass(frozen=True)
+class StackStatus:
+    """The stack now. `drifts` by worker; a worker that could not be read back has a finding instead."""
+
+    stack: str
+    profile: str
+    supervisor: str
+    started_at: str
+    entry_url: str
+    proven: bool
+    workers: tuple[WorkerView, ...]
+    drifts: dict[str, tuple[Drift, ...]]
+    findings: tuple[Finding, ...]
+
+
+def stack_status(target: Target) -> StackStatus:
+    """Look once at everything.
+
+    Raises:
+        HostUnreachable: a host could not be asked.
+    """
+    members = [(host, worker) for host, record in target.records for worker in record.workers]
+    with Watch(target.fleet, members) as watch:
+        views = watch.look()
+    findings: list[Finding] = [_unrecorded(target, host) for host in target.unrecorded]
+    drifts: dict[str, tuple[Drift, ...]] = {}
+    for view, (host, worker) in zip(views, members, strict=True):
+        findings += _of_worker(view)
+        if view.state is UnitState.RUNNING and view.pid is not None:
+            try:
+                drifts[view.name] = drift_of(target.fleet[host].host, view.pid, worker)
+            except (OperationFailed, FileNotFoundError, PermissionError) as error:
+                findings.append(_cannot_read_back(view, str(error)))
+            else:
+                findings += _of_drift(view, drifts[view.name])
+    record = target.records[0][1]
+    proven = all(record.ready for _, record in target.records)
+    if not proven and not target.unrecorded:
+        findings.append(_not_proven(target))
+    return StackStatus(
+        stack=target.name,
+        profile=record.profile,
+        supervisor=record.supervisor,
+        started_at=record.started_at,
+        entry_url=record.entry_url,
+        proven=proven,
+        workers=views,
+        drifts=drifts,
+        findings=tuple(sorted(findings, key=lambda finding: list(Severity).index(finding.severity))),
+    )
+
+
+def _of_worker(view: WorkerView) -> Sequence[Finding]:
+    evidence = {"worker": view.name, "host": view.host, "pid": view.pid, "exit_code": view.exit_code}
+    if view.state is None:
+        message = f"{view.name} on {view.host} was never started"
+        return [
+            Finding("WORKER_NOT_STARTED", Severity.ERROR, message, "`dsv4ctl stop`, then `dsv4ctl serve`", evidence)
+        ]
+    if view.state is UnitState.FOREIGN:
+        message = f"the pid or unit of {view.name} on {view.host} now belongs to something that we did not start"
+        remedy = "nothing of ours runs under it: `dsv4ctl stop` clears the record and touches nobody"
+        return [Finding("PID_REUSED", Severity.ERROR, message, remedy, evidence)]
+    if view.state is UnitState.REBOOTED:
+        message = f"{view.host} was restarted since {view.name} was started"
+        return [Finding("HOST_REBOOTED", Severity.ERROR, message, "`dsv4ctl serve` starts the stack again", evidence)]
+    if view.ended:
+        error = death(view)
+        message = f"{error.what}: {error.why}"
+        return [Finding("WORKER_DOWN", Severity.ERROR, message, f"{error.hint}; `dsv4ctl stop` clears it", evidence)]
+    if not view.answers:
+        message = f"{view.name} on {view.host} runs and does not answer on {view.url}; it waits for {view.waits_for}"
+        return [Finding("WORKER_SILENT", Severity.ERROR, message, f"dsv4ctl logs {view.name}", evidence)]
+    return []
+
+
+def _of_drift(view: WorkerView, drifts: Sequence[Drift]) -> list[Finding]:
+    return [
+        Finding(
+            "CONFIG_DRIFT",
+            Severity.ERROR,
+            f"{view.name} (pid {view.pid} on {view.host}) does not run as planned: {drift}",
+            "restart the stack if the plan is right",
+            {"worker": view.name, "what": drift.what, "planned": drift.planned, "running": drift.running},
+        )
+        for drift in drifts
+    ]
+
+
+def _cannot_read_back(view: WorkerView, why: str) -> Finding:
+    message = f"what {view.name} (pid {view.pid} on {view.host}) runs with cannot be read back: {why}"
+    return Finding("READ_BACK_UNKNOWN", Severity.UNKNOWN, message, "run this as the user who owns the process", {})
+
+
+def _unrecorded(target: Target, host: str) -> Finding:
+    message = f"the record of {target.name} on {host} is gone; its units were found through the supervisor"
+    remedy = "`dsv4ctl stop` ends them; `dsv4ctl serve` starts and records the stack again"
+    return Finding("RECORD_MISSING", Severity.WARNING, message, remedy, {"host": host})
+
+
+def _not_proven(target: Target) -> Finding:
+    message = f"{target.name} never proved that it answers: its start is under way, or was cut off"
+    return Finding("NOT_PROVEN", Severity.WARNING, message, "wait for the start, or `dsv4ctl stop` and serve again", {})

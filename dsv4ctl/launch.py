@@ -1,0 +1,247 @@
+"""One launch from beginning to end: look, lock, check, carry out the plan, and clean up if it fails."""
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+
+from dsv4ctl.errors import Dsv4Error, Refused
+from dsv4ctl.facts import read_facts
+from dsv4ctl.findings import Finding, Severity
+from dsv4ctl.fleet import Fleet
+from dsv4ctl.journal import Diary, Journal, utc_now
+from dsv4ctl.locks import hold_lock
+from dsv4ctl.observe import WorkerView
+from dsv4ctl.plan import Outcome, Timed, execute
+from dsv4ctl.preflight import (
+    check_disk,
+    check_engine,
+    check_memory,
+    check_model,
+    check_numactl,
+    check_ports,
+    check_strays,
+)
+from dsv4ctl.procfs import cmdline, listeners, marked_processes
+from dsv4ctl.profile.keys import Problem, ProfileError
+from dsv4ctl.profile.loading import LoadedProfile
+from dsv4ctl.serve import ServeContext, Serving, serve_plan
+from dsv4ctl.signals import Interrupts
+from dsv4ctl.stack import UNIT_VARIABLE, Stack
+from dsv4ctl.state import StackRecord
+from dsv4ctl.stop import Stopping, stop_plan
+from dsv4ctl.supervisors.base import UnitState
+
+CLEAN_UP_GRACE_S = 4.0
+_GIB = 1024**3
+
+Look = Callable[[Sequence[WorkerView]], None]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launch needs from outside: the loaded profile, its stack, its hosts, and whom to tell."""
+
+    loaded: LoadedProfile
+    stack: Stack
+    fleet: Fleet
+    interrupts: Interrupts
+    report: Outcome
+    on_look: Look
+    on_finding: Callable[[Finding], None]
+    on_trouble: Callable[[str], None]
+    rng: random.Random
+    now: Callable[[], datetime] = utc_now
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A stack that was brought up and proven. The caller closes `serving.watch`."""
+
+    serving: Serving
+    timeline: tuple[Timed, ...]
+
+
+def launch(work: Launch) -> Launched:
+    """Bring the stack up. Whatever fails, what was started is ended again before the error goes on.
+
+    Raises:
+        Refused: a precheck says no, or another dsv4ctl is at work on this stack.
+        ProfileError: the profile asks for something that a host does not have.
+        Dsv4Error: a step failed; nothing is left, unless the error's hint says otherwise.
+    """
+    with ExitStack() as locks:
+        for place in work.fleet.values():
+            locks.enter_context(hold_lock(place.host, place.store.lock_path(work.stack.name), "serve"))
+        clear_ended(work)
+        findings = preflight(work)
+        for finding in findings:
+            work.on_finding(finding)
+        refusals = [finding for finding in findings if finding.severity is Severity.ERROR]
+        if refusals:
+            raise Refused(
+                f"stack {work.stack.name} was not started",
+                why="; ".join(finding.message for finding in refusals),
+                hint=refusals[0].remedy,
+            )
+        return _carry_out(work)
+
+
+def _carry_out(work: Launch) -> Launched:
+    entry = work.fleet[work.stack.entry.host]
+    journal = Journal(entry.host, entry.store.journal_directory(work.stack.name), "serve", now=work.now)
+    canary = work.loaded.profile.canary
+    serving = Serving(
+        ServeContext(
+            stack=work.stack,
+            canary=canary,
+            fleet=work.fleet,
+            interrupts=work.interrupts,
+            rng=work.rng,
+            on_look=work.on_look,
+            now=work.now,
+            profile_name=work.loaded.found.shown,
+        )
+    )
+    try:
+        journal.write("serve", stack=work.stack.name, profile=work.loaded.found.shown)
+        serving.begin()
+        timeline = execute(
+            serve_plan(work.stack, canary),
+            serving.action_for,
+            journal=journal,
+            interrupts=work.interrupts,
+            report=work.report,
+        )
+        serving.ready()
+        journal.write("ready")
+    except (Dsv4Error, KeyboardInterrupt) as error:
+        serving.watch.close()
+        grace = 0.0 if isinstance(error, KeyboardInterrupt) else CLEAN_UP_GRACE_S
+        clean_up(work, serving.records, error, grace)
+        raise
+    return Launched(serving, timeline)
+
+
+def clean_up(work: Launch, records: dict[str, StackRecord], error: BaseException, grace_s: float) -> None:
+    """End what was started, after `error`. If that fails too, `error` gets a hint that says what is left."""
+    work.interrupts.acknowledge()
+    try:
+        end_stack(
+            work.fleet,
+            tuple(records.items()),
+            grace_s=grace_s,
+            report=work.report,
+            interrupts=work.interrupts,
+            on_trouble=work.on_trouble,
+            now=work.now,
+        )
+    except Dsv4Error as second:
+        if isinstance(error, Dsv4Error):
+            error.hint = f"cleaning up failed as well ({second}): see `dsv4ctl status`, then `dsv4ctl stop`"
+
+
+def end_stack(
+    fleet: Fleet,
+    records: Sequence[tuple[str, StackRecord]],
+    *,
+    grace_s: float,
+    report: Outcome,
+    interrupts: Interrupts,
+    on_trouble: Callable[[str], None],
+    now: Callable[[], datetime] = utc_now,
+) -> tuple[Timed, ...]:
+    """Carry out the plan that ends a stack.
+
+    Its journal is a diary: when the disk is full the stack is ended all the same, and `on_trouble` is told.
+
+    Raises:
+        VerificationFailed: something is left.
+        HostUnreachable
+    """
+    name, record = records[0]
+    place = fleet[name]
+    journal = Diary(Journal(place.host, place.store.journal_directory(record.stack), "stop", now=now), on_trouble)
+    stopping = Stopping(fleet, records, sleep=interrupts.sleep)
+    return execute(
+        stop_plan(records, grace_s), stopping.action_for, journal=journal, interrupts=interrupts, report=report
+    )
+
+
+def clear_ended(work: Launch) -> None:
+    """Refuse to start beside a living stack of the same name; clear away one that ended without us.
+
+    Raises:
+        Refused: it runs, or a part of it.
+        VerificationFailed: what it left could not be removed.
+    """
+    ended: list[tuple[str, StackRecord]] = []
+    for name, place in work.fleet.items():
+        record = place.store.load(work.stack.name)
+        known = {worker.unit: worker.handle for worker in record.workers} if record is not None else {}
+        handles = {
+            worker.name: known.get(worker.unit) or place.supervisor.find(worker.unit) for worker in work.stack.on(name)
+        }
+        running = [
+            f"{worker} (pid {status.main_pid})"
+            for worker, handle in handles.items()
+            if handle is not None and (status := place.supervisor.status(handle)).state is UnitState.RUNNING
+        ]
+        if running:
+            how = "runs already" if len(running) == len(handles) else "runs in part"
+            raise Refused(
+                f"stack {work.stack.name} {how} on {name}: {', '.join(running)}",
+                why=None if record else "its record in the state directory is gone; its units are still known",
+                hint="see `dsv4ctl status`; `dsv4ctl stop` ends it",
+            )
+        if record is not None:
+            ended.append((name, record))
+    if ended:
+        end_stack(
+            work.fleet,
+            ended,
+            grace_s=CLEAN_UP_GRACE_S,
+            report=work.report,
+            interrupts=work.interrupts,
+            on_trouble=work.on_trouble,
+            now=work.now,
+        )
+
+
+def preflight(work: Launch) -> tuple[Finding, ...]:
+    """Everything that can be known before something is started, from every host.
+
+    Raises:
+        ProfileError: the profile names a NUMA node, a GPU or a model that a host does not have.
+        HostUnreachable
+    """
+    findings: list[Finding] = []
+    problems: list[Problem] = []
+    profile = work.loaded.profile
+    models = {model.host: model for model in work.stack.models}
+    for name, place in work.fleet.items():
+        model = models.get(name)
+        path = model.path if model is not None else ""
+        facts = read_facts(place.host, state_root=place.site.state_root, model_path=path, python=place.site.python)
+        problems += work.loaded.host_problems(name, facts)
+        if model is not None and (wrong := check_model(model, facts)):
+            problems.append(Problem(work.loaded.origin("model", "path"), "model.path", f"is wrong: {wrong}"))
+        workers = work.stack.on(name)
+        held = listeners(place.host)
+        ours = {port for worker in workers for port in worker.ports.values()}
+        commands = {
+            listener.pid: " ".join(cmdline(place.host, listener.pid))[:80]
+            for listener in held
+            if listener.port in ours and listener.pid is not None
+        }
+        size = int(profile.model.size_gb * _GIB) if profile.model.size_gb else None
+        findings += check_engine(name, place.site.python, profile.engine.version, facts)
+        findings += check_ports(workers, held, commands)
+        findings += check_strays(name, marked_processes(place.host, UNIT_VARIABLE, [w.unit for w in workers]))
+        findings += check_numactl(name, workers, facts)
+        findings += check_memory(work.stack, name, facts, size)
+        findings += check_disk(name, place.site.state_root, facts)
+    if problems:
+        raise ProfileError(problems)
+    return tuple(findings)

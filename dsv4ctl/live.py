@@ -1,0 +1,122 @@
+"""What a person sees while a stack comes up and runs: one live table at a terminal, a line per change elsewhere."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from dsv4ctl.console import Column, Console, make_table
+from dsv4ctl.observe import WorkerView
+from dsv4ctl.plan import Step
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+_COLUMNS = (
+    Column("worker"),
+    Column("host"),
+    Column("pid", right=True),
+    Column("state"),
+    Column("age", right=True),
+    Column("waits for", fold=True),
+)
+_LAST_STEPS = 6
+
+
+def age_text(seconds: float | None) -> str:
+    """An age, short: `4.2s`, `3m05s`, `2h10m`, `3d04h`; `-` for an unknown one."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, second = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{second:02d}s"
+    hours, minute = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{minute:02d}m"
+    days, hour = divmod(hours, 24)
+    return f"{days}d{hour:02d}h"
+
+
+def worker_rows(views: Sequence[WorkerView]) -> list[list[str]]:
+    """The rows of the table of workers."""
+    return [
+        [view.name, view.host, str(view.pid or "-"), view.word, age_text(view.age_s), view.waits_for] for view in views
+    ]
+
+
+class LiveView:
+    """Shows steps and workers on stderr. A context manager; `report` and `look` are what the acts call."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._views: Sequence[WorkerView] = ()
+        self._steps: list[str] = []
+        self._now: str = ""
+        self._words: dict[str, tuple[str, str]] = {}
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.live:
+            from rich.live import Live
+
+            self._live = Live(console=self._console.renderer(), auto_refresh=False, transient=False)
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._live is not None:
+            self._now = ""
+            self._draw()
+            self._live.__exit__(None, None, None)
+            self._live = None
+
+    def look(self, views: Sequence[WorkerView]) -> None:
+        """The workers as they are now."""
+        self._views = views
+        for view in views:
+            words = (view.word, view.waits_for)
+            if self._words.get(view.name) != words:
+                self._words[view.name] = words
+                self._console.event({"worker": view.name, "state": view.word, "waits_for": view.waits_for or None})
+                if self._live is None and not self._console.machine and view.state is not None:
+                    waits = f", waits for {view.waits_for}" if view.waits_for else ""
+                    self._console.say(f"{view.name} (pid {view.pid or '-'}): {view.word}{waits}")
+        self._draw()
+
+    def report(self, step: Step, state: str, seconds: float | None, detail: str | None) -> None:
+        """A step changed its state."""
+        self._console.event({"step": step.id, "state": state, "seconds": seconds, "detail": detail})
+        if state == "begin":
+            self._now = step.title
+        elif state in {"done", "failed"}:
+            self._now = ""
+            self._note(f"{age_text(seconds):>7}  {step.title}{'' if state == 'done' else ': FAILED'}")
+        self._draw()
+
+    def say(self, text: str) -> None:
+        """A line that is part of the story."""
+        self._note(text)
+        self._draw()
+
+    def _note(self, text: str) -> None:
+        self._steps.append(text)
+        if self._live is None and not self._console.machine:
+            self._console.say(text)
+
+    def _draw(self) -> None:
+        if self._live is None:
+            return
+        self._live.update(self._picture(), refresh=True)
+
+    def _picture(self) -> Any:  # noqa: ANN401 - a rich renderable
+        from rich.console import Group
+        from rich.text import Text
+
+        parts: list[Any] = [
+            Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._steps[-_LAST_STEPS:]
+        ]
+        if self._now:
+            parts.append(Text(f"    now  {self._now}", no_wrap=True, overflow="ellipsis"))
+        if self._views:
+            parts += [Text(""), make_table(_COLUMNS, worker_rows(self._views))]
+        return Group(*parts)

@@ -1,0 +1,181 @@
+"""Watching a stack: one look gives the truth about every worker, from the kernel, from its log, and from its port."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsv4ctl.errors import OperationFailed
+from dsv4ctl.fleet import Fleet, Place
+from dsv4ctl.loglines import FirstError, LogDigest
+from dsv4ctl.profile.schema import ROUTER
+from dsv4ctl.state import WorkerRecord
+from dsv4ctl.supervisors.base import UnitState, UnitStatus
+
+if TYPE_CHECKING:
+    import httpx
+
+    from dsv4ctl.hosts.base import LogStream
+
+_HTTP_TIMEOUT_S = 2.0
+_WHOLE_LOG = 1_000_000
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """What one look said about a worker. `answers`: its port speaks HTTP (and, for the router, knows its workers).
+
+    `waits_for` is what keeps it from answering, in words; empty when it answers or is not running. `state` is None for
+    a worker that was not started yet.
+    """
+
+    name: str
+    role: str
+    host: str
+    url: str
+    state: UnitState | None
+    pid: int | None
+    age_s: float | None
+    answers: bool
+    waits_for: str
+    exit_code: int | None
+    first_error: FirstError | None
+    last_line: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was started and is not running any more."""
+        return self.state is not None and self.state is not UnitState.RUNNING
+
+    @property
+    def word(self) -> str:
+        """Its state in one word or two, for a table."""
+        if self.state is None:
+            return "not started"
+        if self.state is UnitState.RUNNING:
+            return "up" if self.answers else "starting"
+        if self.state is UnitState.EXITED:
+            return ending(self.exit_code)
+        return self.state.value
+
+
+def ending(exit_code: int | None) -> str:
+    """How a process ended, in words."""
+    import signal
+
+    if exit_code is None:
+        return "ended, nobody saw how"
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return f"ended by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"ended by signal {-exit_code}"
+
+
+class Watch:
+    """Looks at the workers of a stack, again and again, cheaply: logs are followed, connections are kept."""
+
+    def __init__(self, fleet: Fleet, workers: Sequence[tuple[str, WorkerRecord]], *, with_logs: bool = True) -> None:
+        self._fleet = fleet
+        self._workers = {record.name: (host, record) for host, record in workers}
+        self._with_logs = with_logs
+        self._digests = {record.name: LogDigest() for _, record in workers}
+        self._streams: dict[str, LogStream] = {}
+        self._clients: dict[str, httpx.Client] = {}
+        self._exit = ExitStack()
+
+    def __enter__(self) -> "Watch":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the followers and the connections."""
+        self._exit.close()
+
+    def update(self, record: WorkerRecord) -> None:
+        """The worker was started: its record has a handle now."""
+        host, _ = self._workers[record.name]
+        self._workers[record.name] = (host, record)
+
+    def look(self) -> tuple[WorkerView, ...]:
+        """The truth about every worker now.
+
+        Raises:
+            HostUnreachable: a host could not be asked.
+        """
+        return tuple(self._look_at(host, record) for host, record in self._workers.values())
+
+    def _look_at(self, host_name: str, record: WorkerRecord) -> WorkerView:
+        place = self._fleet[host_name]
+        status = place.supervisor.status(record.handle) if record.handle is not None else None
+        if self._with_logs and record.handle is not None:
+            self._read_log(place, record)
+        answers = status is not None and status.state is UnitState.RUNNING and self._answers(place, record)
+        digest = self._digests[record.name]
+        return WorkerView(
+            name=record.name,
+            role=record.role,
+            host=host_name,
+            url=f"http://{record.listen}:{record.port}",
+            state=status.state if status else None,
+            pid=status.main_pid if status else None,
+            age_s=status.age_s if status else None,
+            answers=answers,
+            waits_for=self._waits_for(record, status, answers, digest),
+            exit_code=status.exit_code if status else None,
+            first_error=digest.first_error,
+            last_line=digest.last_line,
+        )
+
+    @staticmethod
+    def _waits_for(record: WorkerRecord, status: UnitStatus | None, answers: bool, digest: LogDigest) -> str:
+        if status is None or status.state is not UnitState.RUNNING or answers:
+            return ""
+        return "its workers" if record.role == ROUTER else digest.waits_for or "its HTTP port"
+
+    def _read_log(self, place: Place, record: WorkerRecord) -> None:
+        assert record.handle is not None
+        stream = self._streams.get(record.name)
+        if stream is None:
+            stream = place.host.follow(place.supervisor.log(record.handle), tail_lines=_WHOLE_LOG)
+            self._streams[record.name] = self._exit.enter_context(stream)
+        while (line := stream.readline(0.0)) is not None:
+            self._digests[record.name].feed(line)
+
+    def _answers(self, place: Place, record: WorkerRecord) -> bool:
+        import httpx
+
+        client = self._clients.get(place.name)
+        if client is None:
+            client = place.host.http(timeout_s=_HTTP_TIMEOUT_S)
+            self._clients[place.name] = self._exit.enter_context(client)
+        # Neither is a health check: /health of a prefill worker sends a request through its inflight queue.
+        path = "/workers" if record.role == ROUTER else "/model_info"
+        try:
+            response = client.get(f"http://{record.listen}:{record.port}{path}")
+            if response.status_code != 200:
+                return False
+            if record.role != ROUTER:
+                return True
+            listed = response.json().get("workers", [])
+        except (httpx.HTTPError, ValueError):
+            return False
+        engines = sum(worker.role != ROUTER for _, worker in self._workers.values())
+        return sum(bool(worker.get("is_healthy")) for worker in listed) >= engines
+
+
+def death(view: WorkerView) -> OperationFailed:
+    """The error that says why a worker is not running: the first error of its log, not the last."""
+    after = f" after {view.age_s:.1f} s" if view.age_s is not None else ""
+    what = f"{view.name} on {view.host} is not running: {view.word}{after}"
+    if view.first_error is not None:
+        where = f" ({view.first_error.where})" if view.first_error.where else ""
+        why = f"{view.first_error.message}{where}"
+    elif view.exit_code == -9:
+        why = "its log has no error; the kernel ends a process so when memory runs out (see `dmesg`)"
+    else:
+        why = f"its log has no error; the last line is: {view.last_line or '(empty)'}"
+    return OperationFailed(what, why=why, hint=f"dsv4ctl logs {view.name}")

@@ -1,0 +1,322 @@
+"""Bringing a stack up: the plan as data, and how each of its steps is carried out and checked."""
+
+import random
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from dsv4ctl.canary import ask, make_prompt
+from dsv4ctl.errors import DeadlineExceeded, OperationFailed, VerificationFailed
+from dsv4ctl.fleet import Fleet, Place
+from dsv4ctl.observe import Watch, WorkerView, death
+from dsv4ctl.plan import Action, Facts, Step
+from dsv4ctl.redaction import redact_argv, redact_env
+from dsv4ctl.signals import Interrupts
+from dsv4ctl.stack import ModelSource, Stack, Worker
+from dsv4ctl.state import StackRecord, WorkerRecord, planned
+from dsv4ctl.supervisors.base import UnitSpec, UnitState
+from dsv4ctl.waiting import wait_until
+
+if TYPE_CHECKING:
+    from dsv4ctl.profile.schema import Canary
+
+_LOOK_EVERY_S = 0.4
+_MODEL_DEADLINE_S = 120.0
+_START_DEADLINE_S = 30.0
+_READ_BACK_DEADLINE_S = 30.0
+
+
+def serve_plan(stack: Stack, canary: "Canary") -> tuple[Step, ...]:
+    """The steps that bring `stack` up and prove it, in order. Pure: --dry-run prints it, `serve` carries it out."""
+    steps = [_model_step(model) for model in stack.models if model.make is not None]
+    prefill_first = [worker for worker in stack.workers if worker.role == "prefill"] if stack.staggered else []
+    for worker in prefill_first:
+        steps += [_start_step(worker), _await_step(worker, stack.start_within_s)]
+    rest = [worker for worker in stack.workers if worker not in prefill_first]
+    steps += [_start_step(worker) for worker in rest]
+    steps += [_await_step(worker, stack.start_within_s) for worker in rest]
+    steps += [
+        _canary_step(stack, "small", canary.small_tokens, canary.deadline_s),
+        _canary_step(stack, "large", canary.large_tokens, canary.deadline_s),
+    ]
+    steps += [
+        Step(
+            f"readback:{worker.name}",
+            f"read back argv and environment of {worker.name}",
+            worker.host,
+            _READ_BACK_DEADLINE_S,
+        )
+        for worker in stack.workers
+    ]
+    return tuple(steps)
+
+
+def paste_line(worker: Worker) -> str:
+    """A line that starts the worker by hand, in the foreground of a terminal on its host. Secrets are fingerprints."""
+    variables = [f"{name}={value}" for name, value in redact_env(worker.env).items()]
+    return shlex.join(["env", *variables, *redact_argv(worker.argv)])
+
+
+def _model_step(model: ModelSource) -> Step:
+    assert model.make is not None
+    return Step(f"model:{model.host}", f"make the model {model.path}", model.host, _MODEL_DEADLINE_S, (model.make,))
+
+
+def _start_step(worker: Worker) -> Step:
+    script = ("env", *(f"{name}={value}" for name, value in redact_env(worker.env).items()), *redact_argv(worker.argv))
+    return Step(f"start:{worker.name}", f"start {worker.name}", worker.host, _START_DEADLINE_S, (script,))
+
+
+def _await_step(worker: Worker, within_s: float) -> Step:
+    return Step(f"await:{worker.name}", f"wait until {worker.name} answers on {worker.url}", worker.host, within_s)
+
+
+def _canary_step(stack: Stack, size: str, tokens: int, deadline_s: float) -> Step:
+    title = f"{size} generation of about {tokens} tokens through {stack.entry.url}, answer checked"
+    return Step(f"canary:{size}", title, stack.entry.host, deadline_s)
+
+
+@dataclass(frozen=True)
+class ServeContext:
+    """What the steps of one `serve` share."""
+
+    stack: Stack
+    canary: "Canary"
+    fleet: Fleet
+    interrupts: Interrupts
+    rng: random.Random
+    on_look: Callable[[Sequence[WorkerView]], None]
+    now: Callable[[], datetime]
+    profile_name: str
+
+
+class Serving:
+    """One stack being brought up. Knows the record of every host and keeps it on that host's disk as it grows."""
+
+    def __init__(self, context: ServeContext) -> None:
+        self._context = context
+        self.records: dict[str, StackRecord] = {
+            host: _record(context, host) for host in dict.fromkeys(worker.host for worker in context.stack.workers)
+        }
+        members = [(host, worker) for host, record in self.records.items() for worker in record.workers]
+        order = [worker.name for worker in context.stack.workers]
+        members.sort(key=lambda member: order.index(member[1].name))
+        self.watch = Watch(context.fleet, members)
+
+    def action_for(self, step: Step) -> Action:
+        """How a step of `serve_plan` is carried out."""
+        kind, _, name = step.id.partition(":")
+        context = self._context
+        if kind == "model":
+            model = next(model for model in context.stack.models if model.host == name)
+            return _MakeModel(context.fleet[name], model, step)
+        if kind == "canary":
+            return _Canary(context, name, step)
+        worker = next(worker for worker in context.stack.workers if worker.name == name)
+        if kind == "start":
+            return _Start(self, context.fleet[worker.host], worker)
+        if kind == "await":
+            return _Await(self, context, worker, step)
+        return _ReadBack(self, context.fleet[worker.host], worker)
+
+    def begin(self) -> None:
+        """Write the intention down, on every host, before anything is started: a crash of ours leaves no stranger."""
+        for host, record in self.records.items():
+            self._context.fleet[host].store.save(record)
+
+    def started(self, place: Place, worker: Worker) -> None:
+        """Start a worker and record its unit."""
+        handle = place.supervisor.start(UnitSpec(worker.unit, worker.argv, worker.env))
+        record = self.records[place.name].with_handle(worker.name, handle)
+        self.records[place.name] = record
+        self.watch.update(next(entry for entry in record.workers if entry.name == worker.name))
+        place.store.save(record)
+
+    def record_of(self, worker: Worker) -> WorkerRecord:
+        """What is recorded of a worker now."""
+        return next(entry for entry in self.records[worker.host].workers if entry.name == worker.name)
+
+    def look(self) -> tuple[WorkerView, ...]:
+        """One look at everything, shown to the person.
+
+        Raises:
+            OperationFailed: a worker that was started is not running any more. Engines are named before the router,
+                which merely suffers.
+        """
+        views = self.watch.look()
+        self._context.on_look(views)
+        ended = [view for view in views if view.ended]
+        if ended:
+            raise death(next((view for view in ended if view.first_error is not None), ended[0]))
+        return views
+
+    def ready(self) -> None:
+        """All is proven: say so in the records, with the shared memory that a crash would leave behind."""
+        from dsv4ctl.procfs import shm_segments
+
+        for host, record in self.records.items():
+            place = self._context.fleet[host]
+            pids = [
+                pid
+                for worker in record.workers
+                if worker.handle is not None
+                for pid in place.supervisor.status(worker.handle).pids
+            ]
+            segments = tuple(segment.path for segment in shm_segments(place.host, pids) if not segment.deleted)
+            self.records[host] = replace(record, ready=True, shm=segments)
+            place.store.save(self.records[host])
+
+
+def _record(context: ServeContext, host: str) -> StackRecord:
+    stack = context.stack
+    return StackRecord(
+        stack=stack.name,
+        profile=context.profile_name,
+        supervisor=stack.supervisor,
+        started_at=context.now().isoformat(timespec="seconds"),
+        entry_url=stack.entry.url,
+        served_model=stack.served_model,
+        ready=False,
+        workers=tuple(planned(worker) for worker in stack.on(host)),
+    )
+
+
+@dataclass(frozen=True)
+class _MakeModel:
+    place: Place
+    model: ModelSource
+    step: Step
+
+    def already(self) -> str | None:
+        # The generator renames a finished directory into place, so its presence is its completeness.
+        found = self.place.host.run(["test", "-f", f"{self.model.path}/config.json"], deadline_s=10.0, check=False)
+        return f"{self.model.path} is there" if found.returncode == 0 else None
+
+    def run(self) -> Facts:
+        assert self.model.make is not None
+        done = self.place.host.run(self.model.make, deadline_s=self.step.deadline_s)
+        return {"seconds": round(done.duration_s, 3)}
+
+
+@dataclass(frozen=True)
+class _Start:
+    serving: Serving
+    place: Place
+    worker: Worker
+
+    def already(self) -> str | None:
+        return None
+
+    def run(self) -> Facts:
+        self.serving.started(self.place, self.worker)
+        handle = self.serving.record_of(self.worker).handle
+        assert handle is not None
+        return {"unit": handle.unit, "pid": handle.pid}
+
+
+@dataclass(frozen=True)
+class _Await:
+    serving: Serving
+    context: ServeContext
+    worker: Worker
+    step: Step
+
+    def already(self) -> str | None:
+        return None
+
+    def run(self) -> Facts:
+        def answering() -> WorkerView | None:
+            view = next(view for view in self.serving.look() if view.name == self.worker.name)
+            return view if view.answers else None
+
+        try:
+            view = wait_until(
+                answering,
+                deadline_s=self.step.deadline_s,
+                interval_s=_LOOK_EVERY_S,
+                what=f"{self.worker.name} on {self.worker.host} to answer on {self.worker.url}",
+                sleep=self.context.interrupts.sleep,
+            )
+        except DeadlineExceeded as error:
+            view = next(view for view in self.serving.watch.look() if view.name == self.worker.name)
+            raise DeadlineExceeded(
+                error.what,
+                why=f"it waits for {view.waits_for}; the last line of its log is: {view.last_line or '(empty)'}",
+                hint=f"dsv4ctl logs {self.worker.name}; a longer start_within_s in the profile if it is honest work",
+            ) from error
+        return {"pid": view.pid, "age_s": view.age_s}
+
+
+@dataclass(frozen=True)
+class _Canary:
+    context: ServeContext
+    size: str
+    step: Step
+
+    def already(self) -> str | None:
+        return None
+
+    def run(self) -> Facts:
+        canary, stack = self.context.canary, self.context.stack
+        tokens = canary.small_tokens if self.size == "small" else canary.large_tokens
+        prompt = make_prompt(tokens, characters_per_token=canary.characters_per_token, rng=self.context.rng)
+        place = self.context.fleet[stack.entry.host]
+        with place.host.http(timeout_s=self.step.deadline_s) as client:
+            try:
+                answered = ask(client, stack.entry.url, stack.served_model, prompt, request=canary.request)
+            except OperationFailed as error:
+                raise VerificationFailed(f"the {self.size} generation failed: {error.what}", why=error.why) from error
+        return {"seconds": round(answered.seconds, 3), "prompt_tokens": answered.prompt_tokens}
+
+
+@dataclass(frozen=True)
+class _ReadBack:
+    serving: Serving
+    place: Place
+    worker: Worker
+
+    def already(self) -> str | None:
+        return None
+
+    def run(self) -> Facts:
+        from dsv4ctl.drift import drift_of
+
+        record = self.serving.record_of(self.worker)
+        assert record.handle is not None
+        status = self.place.supervisor.status(record.handle)
+        if status.state is not UnitState.RUNNING or status.main_pid is None:
+            raise VerificationFailed(f"{self.worker.name} on {self.worker.host} ended while it was being verified")
+        drifts = drift_of(self.place.host, status.main_pid, record)
+        if drifts:
+            raise VerificationFailed(
+                f"{self.worker.name} (pid {status.main_pid} on {self.worker.host}) does not run as planned",
+                why="; ".join(str(drift) for drift in drifts),
+            )
+        return {"pid": status.main_pid, "variables": len(record.env), "arguments": len(record.argv)}
+
+
+def plan_as_data(stack: Stack, steps: Sequence[Step]) -> Mapping[str, object]:
+    """The plan for a program: every worker's exact argv and environment (secrets as fingerprints), and the steps."""
+    return {
+        "stack": stack.name,
+        "supervisor": stack.supervisor,
+        "applied": False,
+        "workers": [
+            {
+                "name": worker.name,
+                "host": worker.host,
+                "unit": worker.unit,
+                "argv": redact_argv(worker.argv),
+                "env": redact_env(worker.env),
+                "ports": worker.ports,
+                "numa_node": worker.numa_node,
+                "gpus": worker.gpus,
+            }
+            for worker in stack.workers
+        ],
+        "steps": [
+            {"id": step.id, "title": step.title, "host": step.host, "deadline_s": step.deadline_s} for step in steps
+        ],
+    }

@@ -1,0 +1,173 @@
+"""What we keep about a running stack, on the host it runs on: how to find its units, and what they were started with.
+
+STATE/stacks/NAME/stack.json    the record of the stack's workers on that host
+STATE/stacks/NAME/journal/      one file an act
+STATE/units/                    the supervisor's own records and the logs
+"""
+
+import json
+import posixpath
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dsv4ctl.errors import OperationFailed
+from dsv4ctl.redaction import redact_argv, redact_env
+from dsv4ctl.supervisors.base import UnitHandle
+
+if TYPE_CHECKING:
+    from dsv4ctl.hosts.base import Host
+    from dsv4ctl.stack import Worker
+
+RECORD_VERSION = 1
+DIRECTORY_NAME = "dsv4ctl"
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """One worker as it was planned, and the unit it became. Secrets are fingerprints. No handle: it was never started,
+    or we were ended before its handle could be written; the supervisor may still know the unit by name."""
+
+    name: str
+    role: str
+    unit: str
+    listen: str
+    port: int
+    ports: Mapping[str, int]
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    handle: UnitHandle | None = None
+
+
+@dataclass(frozen=True)
+class StackRecord:
+    """The workers of one stack on one host. `started_at` is the wall clock, for people; `ready`: the canaries passed.
+
+    `shm` are the files in /dev/shm that its processes had open when last looked: what a crash may leave behind."""
+
+    stack: str
+    profile: str
+    supervisor: str
+    started_at: str
+    entry_url: str
+    served_model: str
+    ready: bool
+    workers: tuple[WorkerRecord, ...]
+    shm: tuple[str, ...] = ()
+
+    def with_handle(self, name: str, handle: UnitHandle) -> "StackRecord":
+        """The record after worker `name` was started."""
+        return replace(self, workers=tuple(replace(w, handle=handle) if w.name == name else w for w in self.workers))
+
+
+def planned(worker: "Worker", handle: UnitHandle | None = None) -> WorkerRecord:
+    """The record of a worker as it is planned; secrets become fingerprints here, before anything is stored."""
+    return WorkerRecord(
+        name=worker.name,
+        role=worker.role,
+        unit=worker.unit,
+        listen=worker.listen,
+        port=worker.port,
+        ports=worker.ports,
+        argv=redact_argv(worker.argv),
+        env=redact_env(worker.env),
+        handle=handle,
+    )
+
+
+class StateStore:
+    """Reads and writes the records of one host."""
+
+    def __init__(self, host: "Host", root: str) -> None:
+        self._host = host
+        self.root = root
+
+    def directory(self, stack: str) -> str:
+        """Where everything about one stack is kept."""
+        return posixpath.join(self.root, "stacks", stack)
+
+    def journal_directory(self, stack: str) -> str:
+        return posixpath.join(self.directory(stack), "journal")
+
+    def lock_path(self, stack: str) -> str:
+        return posixpath.join(self.directory(stack), "lock")
+
+    def model_directory(self, model: str) -> str:
+        """Where a generated model lies; it is shared by all stacks of the host."""
+        return posixpath.join(self.root, "models", model)
+
+    def load(self, stack: str) -> StackRecord | None:
+        """The record of a stack, or None when there is none.
+
+        Raises:
+            OperationFailed: there is one and it cannot be understood.
+            HostUnreachable
+        """
+        path = self._record_path(stack)
+        try:
+            raw = self._host.read(path)
+        except FileNotFoundError:
+            return None
+        except PermissionError as error:
+            raise OperationFailed(f"{path} on {self._host.name} may not be read", why=str(error)) from error
+        try:
+            return _parse(json.loads(raw))
+        except (ValueError, KeyError, TypeError) as error:
+            raise OperationFailed(
+                f"{path} on {self._host.name} is not a record of ours",
+                why=f"{type(error).__name__}: {error}",
+                hint="move it away; `dsv4ctl status` then finds what runs by the supervisor's own records",
+            ) from error
+
+    def save(self, record: StackRecord) -> None:
+        """Write the record, atomically.
+
+        Raises:
+            OperationFailed: not writable or disk full; the record before stays whole.
+        """
+        body = {"version": RECORD_VERSION, **asdict(record)}
+        self._host.write(self._record_path(record.stack), json.dumps(body, indent=1).encode())
+
+    def delete(self, stack: str) -> None:
+        """Forget a stack that is proven to be gone. Journals and logs stay."""
+        self._host.run(["rm", "-f", "--", self._record_path(stack)], deadline_s=10.0)
+
+    def stacks(self) -> tuple[str, ...]:
+        """Names of the stacks that have a record on this host."""
+        script = 'cd "$1" 2>/dev/null || exit 0; for f in */stack.json; do [ ! -f "$f" ] || echo "${f%/*}"; done'
+        folder = posixpath.join(self.root, "stacks")
+        listed = self._host.run(["sh", "-c", script, "sh", folder], deadline_s=10.0)
+        return tuple(sorted(listed.text.split()))
+
+    def _record_path(self, stack: str) -> str:
+        return posixpath.join(self.directory(stack), "stack.json")
+
+
+def _parse(body: Any) -> StackRecord:  # noqa: ANN401 - what json.loads returns
+    if body["version"] != RECORD_VERSION:
+        raise ValueError(f"version {body['version']}, this dsv4ctl reads {RECORD_VERSION}")
+    workers = tuple(
+        WorkerRecord(
+            name=worker["name"],
+            role=worker["role"],
+            unit=worker["unit"],
+            listen=worker["listen"],
+            port=worker["port"],
+            ports=worker["ports"],
+            argv=tuple(worker["argv"]),
+            env=worker["env"],
+            handle=UnitHandle(**worker["handle"]) if worker["handle"] else None,
+        )
+        for worker in body["workers"]
+    )
+    return StackRecord(
+        stack=body["stack"],
+        profile=body["profile"],
+        supervisor=body["supervisor"],
+        started_at=body["started_at"],
+        entry_url=body["entry_url"],
+        served_model=body["served_model"],
+        ready=body["ready"],
+        workers=workers,
+        shm=tuple(body["shm"]),
+    )

@@ -1,0 +1,68 @@
+"""One run of `dsv4ctl stop`: show what is there, ask, act, verify, show again."""
+
+from contextlib import ExitStack
+
+from dsv4ctl.console import Column, Console
+from dsv4ctl.errors import NothingRunning
+from dsv4ctl.hosts import open_host
+from dsv4ctl.launch import end_stack
+from dsv4ctl.live import LiveView, worker_rows
+from dsv4ctl.locks import hold_lock
+from dsv4ctl.observe import Watch
+from dsv4ctl.signals import interruptible
+from dsv4ctl.targets import Target, open_target
+
+_COLUMNS = (Column("worker"), Column("host"), Column("pid", right=True), Column("state"), Column("age", right=True))
+
+
+def run_stop(console: Console, ref: str | None, *, grace_s: float, yes: bool) -> None:
+    """End the stack that `ref` names.
+
+    Raises:
+        NothingRunning: there is no such stack, so there is nothing to end.
+        Refused: the person said no, or another dsv4ctl is at work on it.
+        VerificationFailed: something is left.
+    """
+    with interruptible() as interrupts, open_target(ref, open_host) as target, ExitStack() as locks:
+        console.target = target.name
+        _show(console, target)
+        console.confirm(f"End stack {target.name} on {', '.join(target.fleet)}?", yes=yes)
+        for place in target.fleet.values():
+            locks.enter_context(hold_lock(place.host, place.store.lock_path(target.name), "stop"))
+        # Between the look and the lock another dsv4ctl may have ended it.
+        records = tuple((host, record) for host, record in target.records if _still(target, host))
+        if not records:
+            raise NothingRunning(f"stack {target.name} was ended by another dsv4ctl meanwhile")
+        with LiveView(console) as view:
+            timeline = end_stack(
+                target.fleet,
+                records,
+                grace_s=grace_s,
+                report=view.report,
+                interrupts=interrupts,
+                on_trouble=console.warn,
+            )
+        seconds = sum(timed.seconds for timed in timeline)
+        killed = [
+            timed.step.id.partition(":")[2]
+            for timed in timeline
+            if timed.step.id.startswith("kill:") and timed.state == "done"
+        ]
+        if not console.machine:
+            how = f"; {', '.join(killed)} had to be killed" if killed else ""
+            console.say(
+                f"stack {target.name} is gone after {seconds:.1f} s: no process, port or shared memory is left{how}"
+            )
+        console.result({"stack": target.name, "seconds": round(seconds, 3), "killed": killed})
+
+
+def _still(target: Target, host: str) -> bool:
+    return host in target.unrecorded or target.fleet[host].store.load(target.name) is not None
+
+
+def _show(console: Console, target: Target) -> None:
+    members = [(host, worker) for host, record in target.records for worker in record.workers]
+    with Watch(target.fleet, members, with_logs=False) as watch:
+        views = watch.look()
+    if not console.machine:
+        console.table(_COLUMNS, [row[:5] for row in worker_rows(views)])

@@ -1,0 +1,104 @@
+"""Which stack a command is about: the one of a profile, or, when none is named, the only one that is recorded here."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsv4ctl.errors import NothingRunning, UsageError
+from dsv4ctl.fleet import Fleet, OpenHost, open_fleet, open_local
+from dsv4ctl.state import StackRecord, planned
+
+if TYPE_CHECKING:
+    from dsv4ctl.stack import Stack
+
+
+@dataclass(frozen=True)
+class Target:
+    """A stack that runs, or ran: its hosts, and what is recorded on each. `stack` is the plan when a profile is known.
+
+    `unrecorded` are hosts whose record is gone though units of the stack are known there.
+    """
+
+    name: str
+    fleet: Fleet
+    records: tuple[tuple[str, StackRecord], ...]
+    stack: "Stack | None"
+    unrecorded: tuple[str, ...] = ()
+
+
+@contextmanager
+def open_target(ref: str | None, open_host: OpenHost) -> Iterator[Target]:
+    """Find the stack and open its hosts.
+
+    Without a name, and with no DSV4CTL_PROFILE and no ./dsv4ctl.toml, the records of this host decide: one stack is the
+    one that is meant.
+
+    Raises:
+        NothingRunning: no stack of ours is recorded.
+        UsageError: several are, or the profile is wrong.
+        HostUnreachable
+    """
+    recorded = _recorded_here(open_host) if _unnamed(ref) else {}
+    if len(recorded) > 1:
+        raise UsageError(
+            f"several stacks are recorded on this host: {', '.join(sorted(recorded))}", hint="name the one you mean"
+        )
+    if recorded:
+        ((name, record),) = recorded.items()
+        with open_local(record.supervisor, open_host) as fleet:
+            yield Target(name, fleet, tuple((host, record) for host in fleet), None)
+        return
+    with _open_by_profile(ref, open_host) as target:
+        yield target
+
+
+def _unnamed(ref: str | None) -> bool:
+    from dsv4ctl.profile.here import LOCAL_FILE, VARIABLE
+
+    return not ref and VARIABLE not in os.environ and not Path(LOCAL_FILE).is_file()
+
+
+def _recorded_here(open_host: OpenHost) -> dict[str, StackRecord]:
+    with open_local("process", open_host) as fleet:
+        (place,) = fleet.values()
+        found = {name: place.store.load(name) for name in place.store.stacks()}
+    return {name: record for name, record in found.items() if record is not None}
+
+
+@contextmanager
+def _open_by_profile(ref: str | None, open_host: OpenHost) -> Iterator[Target]:
+    from dsv4ctl.profile.loading import load_profile
+    from dsv4ctl.stack import build_stack
+
+    loaded = load_profile(ref, environ=os.environ, cwd=Path.cwd())
+    with open_fleet(loaded.profile, open_host) as fleet:
+        stack = build_stack(loaded, {name: place.site for name, place in fleet.items()})
+        records: list[tuple[str, StackRecord]] = []
+        unrecorded: list[str] = []
+        for name, place in fleet.items():
+            record = place.store.load(stack.name)
+            if record is None and (record := _from_units(stack, name, fleet)) is not None:
+                unrecorded.append(name)
+            if record is not None:
+                records.append((name, record))
+        if not records:
+            raise NothingRunning(
+                f"no stack {stack.name} of ours is known on {', '.join(fleet)}",
+                hint=f"`dsv4ctl serve {ref or stack.name}` starts it",
+            )
+        yield Target(stack.name, fleet, tuple(records), stack, tuple(unrecorded))
+
+
+def _from_units(stack: "Stack", host: str, fleet: Fleet) -> StackRecord | None:
+    """A record made from the profile and the supervisor's own memory, for a host whose record was deleted."""
+    supervisor = fleet[host].supervisor
+    handles = {worker.name: supervisor.find(worker.unit) for worker in stack.on(host)}
+    if not any(handles.values()):
+        return None
+    workers = tuple(planned(worker, handles[worker.name]) for worker in stack.on(host))
+    return StackRecord(
+        stack.name, "", stack.supervisor, "", stack.entry.url, stack.served_model, ready=False, workers=workers
+    )

@@ -1,0 +1,60 @@
+"""The first Ctrl-C waits for a safe point, a second one does not."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dsv4ctl.errors import Interrupted
+from dsv4ctl.signals import interruptible
+from dsv4ctl.waiting import wait_until
+
+CHILD = """
+import sys
+from dsv4ctl.signals import interruptible
+with interruptible() as interrupts:
+    print("ready", flush=True)
+    try:
+        {body}
+    except KeyboardInterrupt:
+        print("now", flush=True)
+"""
+
+
+def test_a_signal_ends_the_sleep_at_once() -> None:
+    began = time.monotonic()
+    with interruptible() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(Interrupted, match="SIGINT"):
+            interrupts.sleep(30)
+    assert time.monotonic() - began < 5
+
+
+def test_the_handlers_of_before_are_back_afterwards() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_second_signal_is_for_now() -> None:
+    body = "interrupts._asked.wait(30); print('asked', flush=True); [None for _ in iter(int, 1)]"
+    with subprocess.Popen([sys.executable, "-c", CHILD.format(body=body)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline() == "asked\n"
+        # One Ctrl-C often arrives twice (from the terminal and from make), so for a moment a second one is the first.
+        wait_until(lambda: child.send_signal(signal.SIGINT) or child.poll() is not None, deadline_s=10, what="the end")
+        assert child.stdout.read() == "now\n"
+
+
+def test_one_press_that_arrives_twice_is_one() -> None:
+    with interruptible() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            interrupts.check()
