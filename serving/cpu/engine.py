@@ -1,0 +1,88 @@
+"""SGLang's own server on a machine without a GPU, started fast.
+
+    python -m serving.cpu.engine <the arguments of sglang.launch_server>
+
+The engine, its arguments and its processes are SGLang's. What differs is how they start: everything is imported once,
+and the scheduler and detokenizer processes are forked from that instead of being spawned to import it all again. That
+is possible because nothing here holds a CUDA context.
+"""
+
+import gc
+import importlib
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+
+ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    # One thread: OpenMP's helpers spin between two kernels and would take the cores from the other processes.
+    "OMP_NUM_THREADS": "1",
+    # UCX otherwise probes for devices that are not there.
+    "UCX_TLS": "tcp",
+    # Without it SGLang imports all of its models to find the one that it serves.
+    "SGLANG_EXTERNAL_MODEL_PACKAGE": "serving.cpu.models",
+    # SGLang compiles a function for TP > 1, which needs a C++ compiler and takes longer than it can ever save here.
+    "TORCHDYNAMO_DISABLE": "1",
+}
+"""Set where the environment does not say otherwise."""
+
+IMPORTS = (
+    "sglang.launch_server",
+    "sglang.srt.entrypoints.http_server",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.managers.detokenizer_manager",
+    "sglang.srt.model_executor.model_runner",
+    "sglang.srt.models.llama",
+)
+"""What the children of the engine import between them."""
+
+
+def import_once() -> None:
+    """Import what all processes of the engine need, with the garbage collector out of the way.
+
+    Nothing imported here becomes garbage, and `gc.freeze` keeps the forked children from touching, and so copying,
+    the pages it lies on.
+    """
+    gc.disable()
+    for name in IMPORTS:
+        importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+
+
+def fork_instead_of_spawn() -> None:
+    """Make SGLang start its processes by fork, whatever it asks for."""
+    set_start_method = multiprocessing.set_start_method
+
+    def forked(_method: str | None, force: bool = False) -> None:
+        set_start_method("fork", force=force)
+
+    multiprocessing.set_start_method = forked
+
+
+def main(arguments: list[str]) -> None:
+    """Run the server until it ends."""
+    began = time.monotonic()
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # Last on the path: a real package wins over its stand-in.
+    sys.path.append(str(Path(__file__).parent / "standins"))
+    import_once()
+    sys.stderr.write(f"imports done in {time.monotonic() - began:.1f} s\n")
+    fork_instead_of_spawn()
+
+    from sglang.launch_server import load_plugins, prepare_server_args, run_server
+    from sglang.srt.utils import kill_process_tree
+
+    load_plugins()
+    server_args = prepare_server_args(arguments)
+    try:
+        run_server(server_args)
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,65 @@
+"""KV in host memory: what the transfer backends of SGLang assume about a GPU, corrected for an engine without one.
+
+NIXL registers KV buffers as VRAM unless it is told otherwise, and nothing in SGLang tells it. Mooncake's sender pins
+host memory for its indices, which needs CUDA; SGLang has a path without, taken by senders that do not claim support.
+"""
+
+import fcntl
+import os
+import pkgutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+KV_CLASS = "sglang.srt.disaggregation.utils.get_kv_class"
+"""The one function through which SGLang's prefill and decode get the classes of a transfer backend."""
+
+
+def register() -> None:
+    """Hook the choice of transfer classes.
+
+    Raises:
+        SystemExit: this SGLang has no such function, so KV would be registered as GPU memory.
+    """
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    try:
+        pkgutil.resolve_name(KV_CLASS)
+    except (ImportError, AttributeError) as error:
+        raise SystemExit(
+            f"dsv4: this SGLang has no {KV_CLASS} ({error}), so its KV transfer cannot use host memory: "
+            f"the CPU engine is made for SGLang 0.5.23"
+        ) from error
+    HookRegistry.register(KV_CLASS, for_host_memory, HookType.AFTER)
+
+
+def for_host_memory(chosen: Any, transfer_backend: Any, class_type: Any) -> Any:
+    """The class to use instead of `chosen`; None leaves it."""
+    kind = (transfer_backend.name, class_type.name)
+    if kind == ("NIXL", "MANAGER"):
+        return nixl_manager_in_host_memory(chosen)
+    if kind == ("MOONCAKE", "SENDER"):
+        return type(chosen.__name__, (chosen,), {"supports_host_tensor_indices": False})
+    return None
+
+
+def nixl_manager_in_host_memory(manager: Any) -> Any:
+    """A NIXL KV manager class that registers its buffers as host memory, one agent of this machine at a time."""
+
+    def initialise(self: Any, args: Any, *rest: Any, **named: Any) -> None:
+        args.kv_data_mem_kinds = ["DRAM"] * len(args.kv_data_ptrs)
+        with one_agent_at_a_time():
+            manager.__init__(self, args, *rest, **named)
+
+    return type(manager.__name__, (manager,), {"__init__": initialise})
+
+
+@contextmanager
+def one_agent_at_a_time() -> Iterator[None]:
+    """Hold this machine's lock for creating a UCX agent: two that start at the same moment have hung (UCX 1.20.0)."""
+    path = Path(tempfile.gettempdir()) / f"dsv4-nixl-{os.getuid()}.lock"
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
