@@ -25,7 +25,6 @@ UNIT_VARIABLE = "DSV4CTL_UNIT"
 _BASE_ENV = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
 
 TINY_MODEL_MODULE = "serving.cpu.tiny_model"
-ROUTER_MODULE = "sglang_router.launch_router"
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ def _router(loaded: LoadedProfile, spec: Router, engines: Sequence[Worker], site
         role=ROUTER,
         host=spec.host,
         unit=unit,
-        argv=(sites[spec.host].python, "-m", ROUTER_MODULE, *words, *flags(given)),
+        argv=(sites[spec.host].python, "-m", spec.module, *words, *flags(given)),
         env=env,
         listen=spec.listen,
         port=spec.port,

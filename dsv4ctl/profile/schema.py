@@ -132,8 +132,9 @@ class HostEntry(_Model):
 
 
 class Router(_Model):
-    """`sglang-router`: the one port that clients talk to."""
+    """`sglang-router`: the one port that clients talk to, and what `python -m` runs for it."""
 
+    module: Text = "sglang_router.launch_router"
     host: Text = LOCAL
     listen: Text = "127.0.0.1"
     port: Port

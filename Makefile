@@ -1,0 +1,42 @@
+# Two targets matter: `make serve` and `make test`. Both set up .venv first, once.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# A tokenless, compiler-friendly pip: nothing is resolved, the lock file says it all.
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+
+.PHONY: serve test lint bench install install-dev clean
+
+serve: install
+	@exec $(BIN)/dsv4ctl serve $(ARGS)
+
+test: install-dev
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install-dev
+	$(BIN)/python -m benchmarks $(ARGS)
+
+install: $(VENV)/.installed
+install-dev: $(VENV)/.installed-dev
+
+$(VENV)/.installed: requirements/serving-cpu.txt pyproject.toml requirements/check_torch.py
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --no-compile -r requirements/serving-cpu.txt
+	$(BIN)/python requirements/check_torch.py
+	$(PIP) --no-compile --no-build-isolation --editable .
+	@# Without compiled files every start of an engine would compile thousands of modules again.
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib || true
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.txt
+	$(PIP) -r requirements/dev.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
