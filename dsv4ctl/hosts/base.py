@@ -39,7 +39,14 @@ class JournalLog:
     user: bool = True
 
 
-LogSource = FileLog | JournalLog
+@dataclass(frozen=True)
+class CommandLog:
+    """The output of a command whose life is tied to ours: it ends with its stream, with the connection, and with us."""
+
+    argv: tuple[str, ...]
+
+
+LogSource = FileLog | JournalLog | CommandLog
 
 
 class LogStream(Protocol):
