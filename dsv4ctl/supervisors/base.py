@@ -1,11 +1,15 @@
 """What keeps a worker alive, and how we know it is ours: by pid and start time or its unit's cgroup, never by name."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
 
+from dsv4ctl.errors import OperationFailed
 from dsv4ctl.hosts.base import LogSource
+
+_UNIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,16 @@ class UnitHandle:
     start_ticks: int
     boot_id: str
     invocation_id: str | None = None
+
+
+def check_unit_name(name: str) -> None:
+    """A unit's name becomes a file's and a service's name, so it is letters, digits, `_`, `.` and `-`.
+
+    Raises:
+        OperationFailed: it is not.
+    """
+    if not _UNIT_NAME.fullmatch(name):
+        raise OperationFailed(f"{name!r} is no name for a unit", hint=f"it must match {_UNIT_NAME.pattern}")
 
 
 class UnitState(StrEnum):

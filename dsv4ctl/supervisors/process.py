@@ -3,16 +3,14 @@
 import hashlib
 import io
 import json
-import re
 import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.hosts.base import Completed, FileLog, Host
-from dsv4ctl.supervisors.base import UnitHandle, UnitSpec, UnitState, UnitStatus
+from dsv4ctl.supervisors.base import UnitHandle, UnitSpec, UnitState, UnitStatus, check_unit_name
 
-_UNIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 _DEADLINE_S = 20.0
 _KILL_DEADLINE_S = 10.0
 
@@ -57,8 +55,7 @@ class ProcessSupervisor:
                 (named by pid), a log or record cannot be written, no usable Python there.
             HostUnreachable: the connection was lost. Whether the unit was started is then told by `find`.
         """
-        if not _UNIT_NAME.fullmatch(spec.name):
-            raise OperationFailed(f"{spec.name!r} is no name for a unit", hint=f"it must match {_UNIT_NAME.pattern}")
+        check_unit_name(spec.name)
         reply = self._ask(
             "start",
             spec.name,
