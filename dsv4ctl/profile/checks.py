@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsv4ctl.profile.keys import DEFAULT, KeyPath, Problem, dotted
+from dsv4ctl.profile.keys import KeyPath, Problem, dotted
 from dsv4ctl.profile.schema import LOCAL, ROUTER, ArgTable, NamedWorker, Profile, Router, Worker
 from dsv4ctl.profile.sources import Document
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 _EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]"})  # noqa: S104 - named in order to refuse it
 
 _WORKER_FLAGS = {
-    "host": "listen",
-    "port": "port",
+    "host": "a worker's listen",
+    "port": "a worker's port",
     "model-path": "model.path",
     "model": "model.path",
     "served-model-name": "model.served_name",
-    "nccl-port": "nccl_port",
-    "disaggregation-mode": "the role",
-    "disaggregation-bootstrap-port": "bootstrap_port",
+    "nccl-port": "a worker's nccl_port",
+    "disaggregation-mode": "the worker's role",
+    "disaggregation-bootstrap-port": "a prefill worker's bootstrap_port",
 }
 _ROUTER_FLAGS = {
-    "host": "listen",
-    "port": "port",
-    "prometheus-host": "listen",
-    "prometheus-port": "metrics_port",
-    "pd-disaggregation": "the roles",
+    "host": "router.listen",
+    "port": "router.port",
+    "prometheus-host": "router.listen",
+    "prometheus-port": "router.metrics_port",
+    "pd-disaggregation": "the workers' roles",
     "prefill": "prefill.workers",
     "decode": "decode.workers",
     "worker-urls": "unified.workers",
@@ -70,7 +70,7 @@ class _Checker:
             self.places.append(_Place((ROUTER,), profile.router))
 
     def problem(self, path: KeyPath, what: str) -> Problem:
-        return Problem(self.document.origin(path) or DEFAULT, dotted(path), what)
+        return Problem(self.document.nearest(path), dotted(path), what)
 
     def beside(self, path: KeyPath) -> str:
         """Another key, with its line when that helps: it may be in another file."""
@@ -86,27 +86,28 @@ class _Checker:
             other = "prefill" if p.prefill else "decode"
             yield self.problem(("unified",), f"must not stand beside {self.beside((other,))}: use either")
         if not p.workers:
-            yield self.problem(("name",), "has no workers: add [prefill] and [decode], or [unified]")
+            yield self.problem(("prefill",), "is missing: add [prefill] and [decode], or else [unified]")
         if p.router is None and p.prefill and p.decode:
             yield self.problem(("prefill",), "needs a [router], which joins prefill and decode")
         elif p.router is None and len(p.workers) > 1:
             yield self.problem(("unified", "workers"), "needs a [router], as there is more than one worker")
 
     def hosts(self) -> Iterator[Problem]:
-        known = [LOCAL, *self.profile.hosts]
+        known = [LOCAL, *(name for name in self.profile.hosts if name != LOCAL)]
         if LOCAL in self.profile.hosts:
             yield self.problem(("hosts", LOCAL), "is the machine dsv4ctl runs on; give this host another name")
         for place in self.places:
             if place.spec.host not in known:
                 what = f'"{place.spec.host}" is not in [hosts]; known here: {", ".join(known)}'
                 yield self.problem((*place.path, "host"), what)
-        remote = next((place for place in self.places if place.spec.host != LOCAL), None)
+        remote = next((place for place in self.places if place.spec.host in known[1:]), None)
         if remote and self.profile.engine.python is None:
             what = f"is missing: {dotted(remote.path)} runs on {remote.spec.host}, and its interpreter must be named"
             yield self.problem(("engine", "python"), what)
 
     def listening(self) -> Iterator[Problem]:
-        if len({place.spec.host for place in self.places}) < 2:
+        hosts = {place.spec.host for place in self.places}
+        if len(hosts) < 2 or hosts - {LOCAL, *self.profile.hosts}:
             return
         for place in self.places:
             # Nobody of the stack connects to the router; its clients may well sit on its own host.
@@ -189,7 +190,7 @@ def host_problems(profile: Profile, document: Document, host: str, facts: "HostF
     users: dict[int, KeyPath] = {}
 
     def note(path: KeyPath, what: str) -> None:
-        problems.append(Problem(document.origin(path) or DEFAULT, dotted(path), what))
+        problems.append(Problem(document.nearest(path), dotted(path), what))
 
     for worker in profile.workers:
         if worker.spec.host != host:

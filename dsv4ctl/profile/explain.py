@@ -8,7 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from dsv4ctl.names import did_you_mean
-from dsv4ctl.profile.keys import DEFAULT, KeyPath, Problem, dotted
+from dsv4ctl.profile.keys import KeyPath, Problem, dotted
 from dsv4ctl.profile.schema import Profile
 from dsv4ctl.profile.sources import FILE_KEYS, Document
 
@@ -27,7 +27,7 @@ _RIGHT = {
 
 
 def explain(error: ValidationError, document: Document) -> tuple[Problem, ...]:
-    """Every error as a problem, in the order of the file's lines.
+    """Every error as a problem.
 
     An error that only follows from one further down (a list is "too short" because its elements are wrong) is left out.
     """
@@ -41,8 +41,7 @@ def explain(error: ValidationError, document: Document) -> tuple[Problem, ...]:
             and any(len(other) > len(path) and other[: len(path)] == path for other in paths)
         )
     ]
-    unique = dict.fromkeys(problems)
-    return tuple(sorted(unique, key=lambda problem: (problem.origin.source, problem.origin.line or 0)))
+    return tuple(dict.fromkeys(problems))
 
 
 def _path(detail: ErrorDetails) -> KeyPath:
@@ -52,11 +51,13 @@ def _path(detail: ErrorDetails) -> KeyPath:
 
 def _problem(detail: ErrorDetails, path: KeyPath, document: Document) -> Problem:
     kind = detail["type"]
-    origin = document.origin(path) or next(iter(document.origins.values()), DEFAULT)
+    origin = document.nearest(path)
     if kind == "extra_forbidden":
         return Problem(origin, dotted(path), f"is not a key of a profile{_known_keys(path)}")
     if kind == "missing":
-        return Problem(origin, dotted(path), f"is missing; it must be {_described(path)}")
+        return Problem(origin, dotted(path), f"is missing; {_missing(path)}")
+    if "[key]" in detail["loc"]:
+        return Problem(origin, dotted(path), detail["msg"])
     return Problem(origin, dotted(path), f"{_what(detail)}, not {_shown(detail['input'])}")
 
 
@@ -95,12 +96,13 @@ def _known_keys(path: KeyPath) -> str:
     return f"; known here: {', '.join(names)}"
 
 
-def _described(path: KeyPath) -> str:
+def _missing(path: KeyPath) -> str:
+    if model_at(path):
+        return f"add a table [{dotted(path)}]"
     model = model_at(path[:-1])
     field = model.model_fields.get(str(path[-1])) if model else None
-    annotation = field.annotation if field else None
-    plain: dict[Any, str] = {int: "an integer", float: "a number", str: "a string"}
-    return plain.get(annotation, "a list" if path[-1] == "workers" else "given")
+    kinds: dict[Any, str] = {int: "an integer", float: "a number", str: "a string"}
+    return f"it must be {kinds.get(field.annotation if field else None, 'a list of tables')}"
 
 
 def model_at(path: KeyPath) -> type[BaseModel] | None:

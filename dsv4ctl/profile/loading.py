@@ -14,7 +14,7 @@ from dsv4ctl.profile.keys import DEFAULT, KeyPath, Origin, Problem, ProfileError
 from dsv4ctl.profile.lookup import Found, available, builtin_profiles, find_profile, resolve, shown_path
 from dsv4ctl.profile.overrides import Override, apply_patches, parse_sets
 from dsv4ctl.profile.schema import ROUTER, ArgScalar, EnvScalar, NamedWorker, Profile
-from dsv4ctl.profile.sources import Document, merge, read_document, split_key, take_file_keys, without
+from dsv4ctl.profile.sources import Document, merge, prune, read_document, split_key, take_file_keys, without
 
 if TYPE_CHECKING:
     from dsv4ctl.facts import HostFacts
@@ -155,7 +155,7 @@ def _read_extended(found: Found, cwd: Path, chain: tuple[Path, ...]) -> Document
         return document
     origin = raw.origins[("extends",)]
     # A built-in name means the built-in profile, so that a person's own `cpu` may extend the one it hides.
-    base_found = resolve(extends, found.path.parent, builtin_profiles(), f"{origin.place}: extends")
+    base_found = resolve(extends, found.path.parent, builtin_profiles(), f"extends in {origin.place}")
     base_found = Found(base_found.path, shown_path(base_found.path, cwd), base_found.chosen_by)
     base = _read_extended(base_found, cwd, (*chain, found.path))
     for key in left_out:
@@ -169,13 +169,29 @@ def _read_extended(found: Found, cwd: Path, chain: tuple[Path, ...]) -> Document
 
 
 def _validated(document: Document) -> Profile:
+    problems: tuple[Problem, ...] = ()
     try:
-        profile = Profile.model_validate(document.data)
+        profile: Profile | None = Profile.model_validate(document.data)
     except ValidationError as error:
-        raise ProfileError(explain(error, document)) from error
-    if problems := check(profile, document):
-        raise ProfileError(problems)
+        problems = explain(error, document)
+        profile = _less_unknown(document, error)
+    if profile is not None:
+        problems += check(profile, document)
+    if problems or profile is None:
+        raise ProfileError(sorted(problems, key=lambda problem: (problem.origin.source, problem.origin.line or 0)))
     return profile
+
+
+def _less_unknown(document: Document, error: ValidationError) -> Profile | None:
+    """The profile without the keys that nobody knows, so that what else is wrong can be told in the same breath."""
+    data = document.data
+    for detail in error.errors(include_url=False):
+        if detail["type"] == "extra_forbidden":
+            data = prune(data, detail["loc"])
+    try:
+        return Profile.model_validate(data)
+    except ValidationError:
+        return None
 
 
 def _stray(loaded: LoadedProfile) -> list[Problem]:

@@ -96,12 +96,13 @@ def resolve(ref: str, cwd: Path, profiles: Mapping[str, Path], chosen_by: str) -
     if os.sep in ref or ref.endswith(".toml"):
         path = (cwd / Path(ref).expanduser()).resolve()
         if not path.is_file():
-            raise UsageError(f"there is no profile file {path}", why=f"{chosen_by} named {ref}")
+            raise UsageError(f"there is no profile file {path}", why=f"{chosen_by} named it")
         return Found(path, shown_path(path, cwd), chosen_by)
     if ref not in profiles:
         guess = did_you_mean(ref, profiles)
         raise UsageError(
             f'there is no profile "{ref}"' + (f'; did you mean "{guess}"?' if guess else ""),
+            why=f"{chosen_by} named it",
             hint=f"there are: {', '.join(profiles)}; a file is named with its path, such as ./{ref}.toml",
         )
     return Found(profiles[ref], shown_path(profiles[ref], cwd), chosen_by)

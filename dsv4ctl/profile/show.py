@@ -43,7 +43,7 @@ def _is_table(value: object) -> bool:
 
 
 def _is_tables(value: object) -> bool:
-    return isinstance(value, tuple) and bool(value) and isinstance(value[0], Mapping)
+    return isinstance(value, tuple) and bool(value) and all(isinstance(item, Mapping) for item in value)
 
 
 def _value(value: object) -> str:
@@ -56,6 +56,8 @@ def _value(value: object) -> str:
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if isinstance(value, tuple):
         return f"[{', '.join(_value(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{toml_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
     return repr(value)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv4ctl.errors import UsageError
-from dsv4ctl.profile.keys import KeyPath, Origin, Problem, ProfileError, dotted
+from dsv4ctl.profile.keys import DEFAULT, KeyPath, Origin, Problem, ProfileError, dotted
 
 Table = Mapping[str, Any]
 
@@ -30,6 +30,13 @@ class Document:
             if origin := self.origins.get(path[:length]):
                 return origin
         return None
+
+    def nearest(self, path: KeyPath) -> Origin:
+        """`origin`, or else the file (without a line) that names the profile, where the value would belong."""
+        if origin := self.origin(path):
+            return origin
+        named = self.origins.get(("name",)) or next(iter(self.origins.values()), DEFAULT)
+        return Origin(named.source)
 
 
 def freeze(value: Any) -> Any:  # noqa: ANN401 - whatever TOML may hold
@@ -153,22 +160,20 @@ def _forget(origins: dict[KeyPath, Origin], path: KeyPath) -> None:
 
 def without(document: Document, path: KeyPath) -> Document | None:
     """The document less one key (with all below it); None when it has no such key."""
-
-    def drop(table: Table, rest: KeyPath) -> Table | None:
-        key = rest[0]
-        if not isinstance(key, str) or key not in table:
-            return None
-        if len(rest) == 1:
-            return {name: value for name, value in table.items() if name != key}
-        inner = drop(table[key], rest[1:]) if isinstance(table[key], Mapping) else None
-        return None if inner is None else {**table, key: inner}
-
-    data = drop(document.data, path)
-    if data is None:
+    if path not in document.origins:
         return None
     origins = dict(document.origins)
     _forget(origins, path)
-    return Document(data, origins)
+    return Document(prune(document.data, path), origins)
+
+
+def prune(node: Any, path: KeyPath) -> Any:  # noqa: ANN401 - whatever TOML may hold
+    """The same tables less the key at `path`, which must be there."""
+    key, rest = path[0], path[1:]
+    if isinstance(key, int):
+        return (*node[:key], prune(node[key], rest), *node[key + 1 :])
+    smaller = {name: value for name, value in node.items() if name != key}
+    return {name: prune(value, rest) if name == key else value for name, value in node.items()} if rest else smaller
 
 
 def split_key(text: str) -> KeyPath | None:
