@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 QUESTION = "The code word is:"
 # fmt: off
-_WORDS = (
-    "amber", "birch", "cobalt", "delta", "ember", "fjord", "garnet", "harbor", "indigo", "juniper", "krypton", "lagoon",
-    "maple", "nickel", "onyx", "pepper", "quartz", "raven", "saffron", "timber", "umber", "velvet", "willow", "yonder",
+_CODE_WORDS = (
+    "amber", "birch", "cobalt", "ember", "fjord", "garnet", "harbor", "indigo", "juniper", "krypton", "lagoon", "maple",
+)
+_FILLER_WORDS = (
+    "bridge", "carpet", "dozen", "engine", "forest", "gravel", "hammer", "island", "jacket", "kettle", "ladder", "mirror",
 )
 # fmt: on
 _ANSWER_TOKENS = 64
@@ -46,10 +48,10 @@ class Answered:
 def make_prompt(tokens: int, *, characters_per_token: float, rng: random.Random) -> Prompt:
     """A recall prompt of about `tokens` tokens.
 
-    Filler lines are numbered and random, so no stretch of the answer's context occurs twice and nothing in them can be
-    taken for the question.
+    Filler lines are numbered, random, and made of other words than the code word, so that no stretch of it occurs a
+    second time: a model that goes by similarity alone finds exactly one place to continue from.
     """
-    answer = f"{rng.choice(_WORDS)}-{rng.choice(_WORDS)}-{rng.randrange(1000, 9999)}"
+    answer = f"{'-'.join(rng.sample(_CODE_WORDS, 2))}-{rng.randrange(1000, 10_000)}"
     head = f"{QUESTION} {answer}\n"
     tail = f"Repeat the code word and nothing else.\n{QUESTION}"
     budget = int(tokens * characters_per_token) - len(head) - len(tail)
@@ -57,7 +59,7 @@ def make_prompt(tokens: int, *, characters_per_token: float, rng: random.Random)
     number = 0
     while budget > 0:
         number += 1
-        line = f"{number}. {rng.choice(_WORDS)} {rng.choice(_WORDS)} {rng.randrange(10**6)}\n"
+        line = f"{number}. {rng.choice(_FILLER_WORDS)} {rng.choice(_FILLER_WORDS)} {rng.randrange(10**6)}\n"
         filler.append(line)
         budget -= len(line)
     return Prompt(head + "".join(filler) + tail, answer)
