@@ -69,28 +69,22 @@ class LogFile:
 
 def _move(log: IO[bytes], old: IO[bytes]) -> None:
     """Move the content of a file that others append to into another file."""
-    status = os.fstat(log.fileno())
+    _copy(log, old)
     # A range must be whole blocks and may not reach the end of the file.
-    whole_blocks = (status.st_size - 1) // status.st_blksize * status.st_blksize
-    _copy(log, old, whole_blocks)
+    block = os.fstat(log.fileno()).st_blksize
+    whole_blocks = (old.tell() - 1) // block * block
     if _collapse(log.fileno(), whole_blocks):
+        old.truncate(whole_blocks)
         return
-    while _copy(log, old, CHUNK_BYTES):
-        pass
+    _copy(log, old)
     os.ftruncate(log.fileno(), 0)
 
 
-def _copy(source: IO[bytes], target: IO[bytes], limit: int) -> int:
-    """Copy up to `limit` bytes, so that they are safe; returns how many there were."""
-    left = limit
-    while left:
-        data = source.read(min(left, CHUNK_BYTES))
-        if not data:
-            break
+def _copy(source: IO[bytes], target: IO[bytes]) -> None:
+    """Copy to the end of the source, so that the copy is safe when that is reached."""
+    while data := source.read(CHUNK_BYTES):
         target.write(data)
-        left -= len(data)
-    target.flush()
-    return limit - left
+        target.flush()
 
 
 def _collapse(descriptor: int, length: int) -> bool:
