@@ -1,0 +1,14 @@
+"""Fixtures that more than one package of tests uses."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sshd import SshNet, ssh_net
+
+
+@pytest.fixture(scope="session")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshNet]:
+    """A real sshd, a second one in front of it, and the ssh_config of somebody who may use both."""
+    with ssh_net(tmp_path_factory.mktemp("ssh")) as started:
+        yield started
