@@ -16,13 +16,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
 def within(name: str, known: Iterable[str], limit: int) -> str | None:
     """The known name that is nearest to `name` and at most `limit` edits away; the first by name of several."""
-    best: str | None = None
-    for other in sorted(known):
-        distance = edits(name, other, limit)
-        if distance <= limit:
-            # From here on only a strictly nearer name is of interest.
-            best, limit = other, distance - 1
-    return best
+    candidates = sorted(known)
+    # Fewest edits first: one is the usual slip, and looking for few is cheap.
+    for allowed in range(limit + 1):
+        for other in candidates:
+            if edits(name, other, allowed) <= allowed:
+                return other
+    return None
 
 
 def _alike(name: str, known: Iterable[str]) -> str | None:
@@ -36,16 +36,19 @@ def edits(left: str, right: str, limit: int) -> int:
         return limit + 1
     start = next((at for at, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
     left, right = left[start:], right[start:]
+    too_many = limit + 1
     before: list[int] = []
     previous = list(range(len(right) + 1))
     for row, char in enumerate(left, start=1):
-        current = [row]
-        for column, other in enumerate(right, start=1):
-            cost = min(previous[column] + 1, current[-1] + 1, previous[column - 1] + (char != other))
+        current = [row] + [too_many] * len(right)
+        # A path through a cell further from the diagonal than `limit` takes more than `limit` inserts or deletes.
+        for column in range(max(1, row - limit), min(len(right), row + limit) + 1):
+            other = right[column - 1]
+            cost = min(previous[column] + 1, current[column - 1] + 1, previous[column - 1] + (char != other))
             if row > 1 and column > 1 and char == right[column - 2] and left[row - 2] == other:
                 cost = min(cost, before[column - 2] + 1)
-            current.append(cost)
+            current[column] = cost
         if min(current) > limit:
-            return limit + 1
+            return too_many
         before, previous = previous, current
     return previous[-1]

@@ -58,12 +58,13 @@ def locate(text: str) -> dict[KeyPath, int]:
     counts: dict[KeyPath, int] = {}
     table: KeyPath = ()
     pending, begin = "", 0
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+    # Not splitlines(), which also splits at characters that are no line ends in TOML.
+    for number, line in enumerate(text.split("\n"), start=1):
         if not pending and not line.split("#", 1)[0].strip():
             continue
         if not pending:
             begin = number
-        pending += line
+        pending += line + "\n"
         try:
             parsed = tomllib.loads(pending)
         except tomllib.TOMLDecodeError:
