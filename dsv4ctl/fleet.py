@@ -72,7 +72,7 @@ def make_supervisor(kind: str, host: "Host", state_root: str, python: str) -> Su
     if kind == "systemd":
         from dsv4ctl.supervisors.systemd import SystemdSupervisor
 
-        return SystemdSupervisor(host)
+        return SystemdSupervisor(host, state_root)
     from dsv4ctl.supervisors.process import ProcessSupervisor
 
     return ProcessSupervisor(host, state_root, python=python)

@@ -114,7 +114,7 @@ def _carry_out(work: Launch) -> Launched:
             interrupts=work.interrupts,
             report=work.report,
         )
-        serving.ready()
+        serving.note_shm(ready=True)
         journal.write("ready")
     except (Dsv4Error, KeyboardInterrupt) as error:
         serving.watch.close()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dsv4ctl.hosts.base import LogStream
 
 _HTTP_TIMEOUT_S = 2.0
+# The follower of a log that has just been opened, and of a worker that has just ended, may still have lines to bring.
+_LAST_WORDS_S = 0.5
 _WHOLE_LOG = 1_000_000
 
 
@@ -112,7 +114,8 @@ class Watch:
         place = self._fleet[host_name]
         status = place.supervisor.status(record.handle) if record.handle is not None else None
         if self._with_logs and record.handle is not None:
-            self._read_log(place, record)
+            ended = status is not None and status.state is not UnitState.RUNNING
+            self._read_log(place, record, patience_s=_LAST_WORDS_S if ended else 0.0)
         answers = status is not None and status.state is UnitState.RUNNING and self._answers(place, record)
         digest = self._digests[record.name]
         return WorkerView(
@@ -136,13 +139,13 @@ class Watch:
             return ""
         return "its workers" if record.role == ROUTER else digest.waits_for or "its HTTP port"
 
-    def _read_log(self, place: Place, record: WorkerRecord) -> None:
+    def _read_log(self, place: Place, record: WorkerRecord, *, patience_s: float) -> None:
         assert record.handle is not None
         stream = self._streams.get(record.name)
         if stream is None:
             stream = place.host.follow(place.supervisor.log(record.handle), tail_lines=_WHOLE_LOG)
             self._streams[record.name] = self._exit.enter_context(stream)
-        while (line := stream.readline(0.0)) is not None:
+        while (line := stream.readline(patience_s)) is not None:
             self._digests[record.name].feed(line)
 
     def _answers(self, place: Place, record: WorkerRecord) -> bool:

@@ -219,12 +219,13 @@ def _listening(table: str) -> Iterator[tuple[str, Literal["ipv4", "ipv6"], int, 
         yield str(ipaddress.ip_address(raw)), "ipv4" if len(raw) == 4 else "ipv6", int(port, 16), inode
 
 
-# Three answers: the files, who has one open, who has one mapped. "--" can be no record of the first two.
+# Three answers: the files, who has one open, who has one mapped. "--" can be no record of the first two. The arguments
+# are the pids to look into, as patterns of file names.
 _SHM = r"""
 export LC_ALL=C
 find /dev/shm -xdev -type f -printf '%s %U %p\0'; printf '%s\0' --
-find /proc/[0-9]*/fd -lname '/dev/shm/*' -printf '%p %l\0'; printf '%s\0' --
-exec grep -H ' /dev/shm/' /proc/[0-9]*/maps
+for pid; do find /proc/$pid/fd -lname '/dev/shm/*' -printf '%p %l\0'; done; printf '%s\0' --
+for pid; do grep -H ' /dev/shm/' /proc/$pid/maps; done
 """
 _DELETED = " (deleted)"
 
@@ -238,8 +239,8 @@ class _Shm:
     all_seen: bool
 
 
-def _read_shm(host: Host) -> _Shm:
-    done = host.run(["sh", "-c", _SHM], deadline_s=_DEADLINE_S, check=False)
+def _read_shm(host: Host, *pids: str) -> _Shm:
+    done = host.run(["sh", "-c", _SHM, "sh", *pids], deadline_s=_DEADLINE_S, check=False)
     records = done.stdout.decode(errors="surrogateescape").split("\0")
     if records.count("--") != 2:
         raise OperationFailed(f"cannot list /dev/shm of {host.name}", why=done.stderr.decode(errors="replace").strip())
@@ -263,8 +264,8 @@ def _read_shm(host: Host) -> _Shm:
 
 def shm_segments(host: Host, pids: Collection[int]) -> tuple[ShmSegment, ...]:
     """The files under /dev/shm that any of `pids` has open or mapped, by path."""
-    shm = _read_shm(host)
     wanted = set(pids)
+    shm = _read_shm(host, *(str(pid) for pid in wanted))
     found = []
     for target, users in sorted(shm.users.items()):
         # Only when no file has that very name does the suffix mean that the name is gone.
@@ -277,7 +278,7 @@ def shm_segments(host: Host, pids: Collection[int]) -> tuple[ShmSegment, ...]:
 
 def shm_listing(host: Host) -> tuple[ShmFile, ...]:
     """Every file in /dev/shm, by path, and which processes use it."""
-    shm = _read_shm(host)
+    shm = _read_shm(host, "[0-9]*")
     found = []
     for path, (size, owner) in sorted(shm.files.items()):
         pids = tuple(sorted(shm.users.get(path, ())))
@@ -298,3 +299,8 @@ def marked_processes(host: Host, variable: str, values: Collection[str]) -> dict
         if value in values:
             found[int(path.split("/")[2])] = value
     return found
+
+
+def own_uid(host: Host) -> int:
+    """The numeric user that we are on that host."""
+    return int(host.run(["id", "-u"], deadline_s=_DEADLINE_S).text)

@@ -152,8 +152,8 @@ class Serving:
             raise death(next((view for view in ended if view.first_error is not None), ended[0]))
         return views
 
-    def ready(self) -> None:
-        """All is proven: say so in the records, with the shared memory that a crash would leave behind."""
+    def note_shm(self, *, ready: bool = False) -> None:
+        """Record the shared memory that our processes hold now: what a crash would leave behind. `ready`: all is proven."""
         from dsv4ctl.procfs import shm_segments
 
         for host, record in self.records.items():
@@ -164,9 +164,11 @@ class Serving:
                 if worker.handle is not None
                 for pid in place.supervisor.status(worker.handle).pids
             ]
-            segments = tuple(segment.path for segment in shm_segments(place.host, pids) if not segment.deleted)
-            self.records[host] = replace(record, ready=True, shm=segments)
-            place.store.save(self.records[host])
+            seen = {segment.path for segment in shm_segments(place.host, pids) if not segment.deleted}
+            noted = replace(record, ready=ready, shm=tuple(sorted(seen | set(record.shm))))
+            if noted != record:
+                self.records[host] = noted
+                place.store.save(noted)
 
 
 def _record(context: ServeContext, host: str) -> StackRecord:
@@ -229,6 +231,7 @@ class _Await:
     def run(self) -> Facts:
         def answering() -> WorkerView | None:
             view = next(view for view in self.serving.look() if view.name == self.worker.name)
+            self.serving.note_shm()
             return view if view.answers else None
 
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from dsv4ctl.console import Console
 from dsv4ctl.errors import Dsv4Error, HostUnreachable, Interrupted, NothingRunning, UsageError
 from dsv4ctl.fleet import Fleet, open_fleet
-from dsv4ctl.hosts import open_host
+from dsv4ctl.hosts.connect import open_host
 from dsv4ctl.knobs import lint_on
 from dsv4ctl.launch import CLEAN_UP_GRACE_S, Launch, Launched, end_stack, launch
 from dsv4ctl.live import LiveView

@@ -21,8 +21,9 @@ UNIT_VARIABLE = "DSV4CTL_UNIT"
 """Set in every worker's environment: finds processes of ours whose record was deleted. It proves nothing by itself."""
 
 # SGLang names its processes with setproctitle, which writes over the environment that we read back from /proc; this
-# variable tells setproctitle to leave it alone. Unbuffered, because a start is followed by its log.
-_BASE_ENV = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
+# variable tells setproctitle to leave it alone. Unbuffered, because a start is followed by its log; and the log is a
+# file, where the router's colours are noise.
+_BASE_ENV = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
 
 TINY_MODEL_MODULE = "serving.cpu.tiny_model"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dsv4ctl.errors import DeadlineExceeded, VerificationFailed
 from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.plan import Action, Facts, Step
-from dsv4ctl.procfs import listeners, shm_listing, shm_segments
+from dsv4ctl.procfs import listeners, own_uid, shm_listing, shm_segments
 from dsv4ctl.profile.schema import ROUTER
 from dsv4ctl.state import StackRecord, WorkerRecord
 from dsv4ctl.supervisors.base import UnitHandle, UnitState, UnitStatus
@@ -126,8 +126,14 @@ class Stopping:
         return {"removed_segments": removed, "ports_held_by_others": {str(port): pid for port, pid in held.items()}}
 
     def _remove_segments(self, place: Place) -> list[str]:
-        noted = self._shm[place.name]
-        orphans = [file.path for file in shm_listing(place.host) if file.path in noted and file.in_use is False]
+        # Ours once, and nobody seen to use it now. Where some process could not be looked into, that our own processes
+        # had it open, under our own user, must do.
+        noted, mine = self._shm[place.name], own_uid(place.host)
+        orphans = [
+            file.path
+            for file in shm_listing(place.host)
+            if file.path in noted and (file.in_use is False or (file.in_use is None and file.owner_uid == mine))
+        ]
         if orphans:
             place.host.run(["rm", "-f", "--", *orphans], deadline_s=_PROVE_DEADLINE_S)
         still = sorted({file.path for file in shm_listing(place.host)} & set(orphans))

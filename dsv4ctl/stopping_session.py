@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 from dsv4ctl.console import Column, Console
 from dsv4ctl.errors import NothingRunning
-from dsv4ctl.hosts import open_host
+from dsv4ctl.hosts.connect import open_host
 from dsv4ctl.launch import end_stack
 from dsv4ctl.live import LiveView, worker_rows
 from dsv4ctl.locks import hold_lock

@@ -56,7 +56,7 @@ def open_target(ref: str | None, open_host: OpenHost) -> Iterator[Target]:
 
 
 def _unnamed(ref: str | None) -> bool:
-    from dsv4ctl.profile.here import LOCAL_FILE, VARIABLE
+    from dsv4ctl.profile.lookup import LOCAL_FILE, VARIABLE
 
     return not ref and VARIABLE not in os.environ and not Path(LOCAL_FILE).is_file()
 

@@ -24,7 +24,7 @@ def logs(
 ) -> None:
     """Show or follow the logs of the workers; with several, each line names its worker."""
     with command_session("logs", output) as console:
-        from dsv4ctl.hosts import open_host
+        from dsv4ctl.hosts.connect import open_host
         from dsv4ctl.logs import print_logs
         from dsv4ctl.signals import interruptible
         from dsv4ctl.targets import open_target

@@ -25,7 +25,7 @@ def status(profile: ProfileArgument = None, output: OutputOption = Output.TABLE)
     with command_session("status", output) as console:
         from dsv4ctl.findings import errors
         from dsv4ctl.health import stack_status
-        from dsv4ctl.hosts import open_host
+        from dsv4ctl.hosts.connect import open_host
         from dsv4ctl.live import age_text
         from dsv4ctl.targets import open_target
 
