@@ -83,7 +83,7 @@ def dump() -> dict[str, Any]:
     engine, router = _package("sglang"), _package("sglang_router")
     env = {name: EnvKnob(None, None, "source") for name in _literals(engine, router)}
     env |= _registry(engine / "srt" / "environ.py")
-    own_reads = set(_literals(_OWN_PACKAGE))
+    own_reads = names_read_by_us()
     env |= {
         name: EnvKnob(own.type, own.default, "dsv4", own.meaning, None, name in own_reads)
         for name, own in OWN_KNOBS.items()
@@ -96,6 +96,11 @@ def dump() -> dict[str, Any]:
         "engine_flags": _plain(_engine_flags(engine)),
         "router_flags": _plain(_router_flags(router)),
     }
+
+
+def names_read_by_us() -> set[str]:
+    """Every SGLANG_* name in our half of the stack, this table apart: ours, and the engine's that we read or set."""
+    return _literals(_OWN_PACKAGE)
 
 
 def _plain(knobs: Mapping[str, EnvKnob | FlagKnob]) -> dict[str, dict[str, Any]]:
