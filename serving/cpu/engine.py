@@ -19,7 +19,9 @@ ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     # One thread: OpenMP's helpers spin between two kernels and would take the cores from the other processes.
     "OMP_NUM_THREADS": "1",
-    # UCX otherwise probes for devices that are not there.
+    # KV and its handshake stay on this machine.
+    "SGLANG_HOST_IP": "127.0.0.1",
+    "UCX_NET_DEVICES": "lo",
     "UCX_TLS": "tcp",
     # Without it SGLang imports all of its models to find the one that it serves.
     "SGLANG_EXTERNAL_MODEL_PACKAGE": "serving.cpu.models",

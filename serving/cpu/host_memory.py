@@ -12,7 +12,6 @@ import pkgutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 KV_CLASS = "sglang.srt.disaggregation.utils.get_kv_class"
@@ -82,8 +81,14 @@ def let_the_progress_thread_sleep() -> None:
 
 @contextmanager
 def one_agent_at_a_time() -> Iterator[None]:
-    """Hold this machine's lock for creating a UCX agent: two that start at the same moment have hung (UCX 1.20.0)."""
-    path = Path(tempfile.gettempdir()) / f"dsv4-nixl-{os.getuid()}.lock"
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Let one engine of this machine create its UCX agent at a time: two that did so at once have hung (UCX 1.20.0).
+
+    The lock is on the directory for temporary files itself, so nothing is left behind. Whoever holds it is bounded by
+    SGLang's own deadline on creating a backend (SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT).
+    """
+    directory = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(directory)
