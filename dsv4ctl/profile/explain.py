@@ -11,6 +11,7 @@ from dsv4ctl.names import did_you_mean
 from dsv4ctl.profile.keys import KeyPath, Problem, dotted
 from dsv4ctl.profile.schema import Profile
 from dsv4ctl.profile.sources import FILE_KEYS, Document
+from dsv4ctl.redaction import redact
 
 _RIGHT = {
     "int_type": "must be an integer",
@@ -58,7 +59,10 @@ def _problem(detail: ErrorDetails, path: KeyPath, document: Document) -> Problem
         return Problem(origin, dotted(path), f"is missing; {_missing(path)}")
     if "[key]" in detail["loc"]:
         return Problem(origin, dotted(path), detail["msg"])
-    return Problem(origin, dotted(path), f"{_what(detail)}, not {_shown(detail['input'])}")
+    shown = _shown(detail["input"])
+    if "env" in path:
+        shown = redact(str(path[-1]), shown)
+    return Problem(origin, dotted(path), f"{_what(detail)}, not {shown}")
 
 
 def _what(detail: ErrorDetails) -> str:
