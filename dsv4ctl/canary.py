@@ -22,7 +22,7 @@ _CODE_WORDS = (
     "amber", "birch", "cobalt", "ember", "fjord", "garnet", "harbor", "indigo", "juniper", "krypton", "lagoon", "maple",
 )
 _FILLER_WORDS = (
-    "bridge", "carpet", "dozen", "engine", "forest", "gravel", "hammer", "island", "jacket", "kettle", "ladder", "mirror",
+    "bridge", "carpet", "dozen", "engine", "forest", "gravel", "hammer", "island", "jacket", "kettle", "mirror",
 )
 # fmt: on
 _ANSWER_TOKENS = 64

@@ -274,4 +274,3 @@ def _flag_guess(name: str, flags: Iterable[str]) -> str | None:
     # argparse takes an unambiguous beginning for the flag, so people write them; here a flag is written whole.
     begun = sorted(flag for flag in flags if flag.startswith(dashed))
     return " or ".join(begun) if 0 < len(begun) <= _MAX_GUESSES else did_you_mean(dashed, flags)
-

@@ -50,7 +50,7 @@ def hold_lock(host: "Host", path: str, command: str, *, wait_s: float = 0.0) -> 
             raise Refused(
                 f"the state directory {posixpath.dirname(path)} on {host.name} cannot be written",
                 why=error.why,
-                hint="make it writable, or set XDG_STATE_HOME (or the host's state_dir in the profile) to another place",
+                hint="make it writable, or set XDG_STATE_HOME, or the host's state_dir in the profile",
             ) from error
         if answer is None:
             raise Refused(f"{host.name} did not say within {wait_s + _ANSWER_WITHIN_S:g} s whether {path} is locked")

@@ -1,13 +1,15 @@
 """Watching a stack: one look gives the truth about every worker, from the kernel, from its log, and from its port."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.loglines import FirstError, LogDigest
+from dsv4ctl.procfs import still_there
 from dsv4ctl.profile.schema import ROUTER
 from dsv4ctl.state import WorkerRecord
 from dsv4ctl.supervisors.base import UnitState, UnitStatus
@@ -78,10 +80,19 @@ def ending(exit_code: int | None) -> str:
 class Watch:
     """Looks at the workers of a stack, again and again, cheaply: logs are followed, connections are kept."""
 
-    def __init__(self, fleet: Fleet, workers: Sequence[tuple[str, WorkerRecord]], *, with_logs: bool = True) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        workers: Sequence[tuple[str, WorkerRecord]],
+        *,
+        with_logs: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._fleet = fleet
         self._workers = {record.name: (host, record) for host, record in workers}
         self._with_logs = with_logs
+        self._clock = clock
+        self._known: dict[str, tuple[UnitStatus, float]] = {}
         self._digests = {record.name: LogDigest() for _, record in workers}
         self._streams: dict[str, LogStream] = {}
         self._clients: dict[str, httpx.Client] = {}
@@ -112,7 +123,7 @@ class Watch:
 
     def _look_at(self, host_name: str, record: WorkerRecord) -> WorkerView:
         place = self._fleet[host_name]
-        status = place.supervisor.status(record.handle) if record.handle is not None else None
+        status = self._status(place, record)
         if self._with_logs and record.handle is not None:
             ended = status is not None and status.state is not UnitState.RUNNING
             self._read_log(place, record, patience_s=_LAST_WORDS_S if ended else 0.0)
@@ -132,6 +143,23 @@ class Watch:
             first_error=digest.first_error,
             last_line=digest.last_line,
         )
+
+    def _status(self, place: Place, record: WorkerRecord) -> UnitStatus | None:
+        """The unit's status. Asking a supervisor starts a program on the host, which an engine that starts there would
+        feel; so while the process that leads the unit is the one that was seen running, only that is looked at."""
+        handle = record.handle
+        if handle is None:
+            return None
+        known, at = self._known.get(record.name, (None, 0.0))
+        if known is not None and still_there(place.host, handle.pid, handle.start_ticks):
+            age = None if known.age_s is None else known.age_s + self._clock() - at
+            return replace(known, age_s=age)
+        status = place.supervisor.status(handle)
+        if status.state is UnitState.RUNNING and status.main_pid is not None:
+            self._known[record.name] = (status, self._clock())
+        else:
+            self._known.pop(record.name, None)
+        return status
 
     @staticmethod
     def _waits_for(record: WorkerRecord, status: UnitStatus | None, answers: bool, digest: LogDigest) -> str:

@@ -120,6 +120,16 @@ def processes(host: Host) -> dict[int, Process]:
     return found
 
 
+def still_there(host: Host, pid: int, start_ticks: int) -> bool:
+    """Whether this very process is alive: one read, for looks that come several times a second."""
+    try:
+        data = host.read(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    process = parse_stats(data).get(pid)
+    return process is not None and process.start_ticks == start_ticks and process.alive
+
+
 def descendants(table: dict[int, Process], roots: Collection[int]) -> set[int]:
     """The pids below `roots` in the tree of parents, without the roots themselves."""
     children: dict[int, list[int]] = defaultdict(list)

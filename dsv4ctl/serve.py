@@ -12,6 +12,7 @@ from dsv4ctl.errors import DeadlineExceeded, OperationFailed, VerificationFailed
 from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.observe import Watch, WorkerView, death
 from dsv4ctl.plan import Action, Facts, Step
+from dsv4ctl.procfs import descendants, processes, shm_segments
 from dsv4ctl.redaction import redact_argv, redact_env
 from dsv4ctl.signals import Interrupts
 from dsv4ctl.stack import ModelSource, Stack, Worker
@@ -29,14 +30,17 @@ _READ_BACK_DEADLINE_S = 30.0
 
 
 def serve_plan(stack: Stack, canary: "Canary") -> tuple[Step, ...]:
-    """The steps that bring `stack` up and prove it, in order. Pure: --dry-run prints it, `serve` carries it out."""
+    """The steps that bring `stack` up and prove it, in order. Pure: --dry-run prints it, `serve` carries it out.
+
+    The router comes last: it looks for a worker after 0, 1, 3, 6, 10, ... seconds, and would find one that came up a
+    moment after a look only at the next.
+    """
     steps = [_model_step(model) for model in stack.models if model.make is not None]
-    prefill_first = [worker for worker in stack.workers if worker.role == "prefill"] if stack.staggered else []
-    for worker in prefill_first:
-        steps += [_start_step(worker), _await_step(worker, stack.start_within_s)]
-    rest = [worker for worker in stack.workers if worker not in prefill_first]
-    steps += [_start_step(worker) for worker in rest]
-    steps += [_await_step(worker, stack.start_within_s) for worker in rest]
+    routers = [worker for worker in stack.workers if worker not in stack.engines]
+    groups = [[worker] for worker in stack.engines] if stack.staggered else [list(stack.engines)]
+    for group in (*groups, routers):
+        steps += [_start_step(worker) for worker in group]
+        steps += [_await_step(worker, stack.start_within_s) for worker in group]
     steps += [
         _canary_step(stack, "small", canary.small_tokens, canary.deadline_s),
         _canary_step(stack, "large", canary.large_tokens, canary.deadline_s),
@@ -104,6 +108,7 @@ class Serving:
         order = [worker.name for worker in context.stack.workers]
         members.sort(key=lambda member: order.index(member[1].name))
         self.watch = Watch(context.fleet, members)
+        self._waits: tuple[str, ...] = ()
 
     def action_for(self, step: Step) -> Action:
         """How a step of `serve_plan` is carried out."""
@@ -147,23 +152,22 @@ class Serving:
         """
         views = self.watch.look()
         self._context.on_look(views)
+        waits = tuple(view.waits_for for view in views)
+        if waits != self._waits:
+            # A worker has come a phase further: the moments at which it makes shared memory.
+            self._waits = waits
+            self.note_shm()
         ended = [view for view in views if view.ended]
         if ended:
             raise death(next((view for view in ended if view.first_error is not None), ended[0]))
         return views
 
     def note_shm(self, *, ready: bool = False) -> None:
-        """Record the shared memory that our processes hold now: what a crash would leave behind. `ready`: all is proven."""
-        from dsv4ctl.procfs import shm_segments
-
+        """Record the shared memory that our processes hold now: a crash would leave it behind. `ready`: all is proven."""
         for host, record in self.records.items():
             place = self._context.fleet[host]
-            pids = [
-                pid
-                for worker in record.workers
-                if worker.handle is not None
-                for pid in place.supervisor.status(worker.handle).pids
-            ]
+            leaders = [worker.handle.pid for worker in record.workers if worker.handle is not None]
+            pids = {*leaders, *descendants(processes(place.host), leaders)}
             seen = {segment.path for segment in shm_segments(place.host, pids) if not segment.deleted}
             noted = replace(record, ready=ready, shm=tuple(sorted(seen | set(record.shm))))
             if noted != record:
@@ -231,7 +235,6 @@ class _Await:
     def run(self) -> Facts:
         def answering() -> WorkerView | None:
             view = next(view for view in self.serving.look() if view.name == self.worker.name)
-            self.serving.note_shm()
             return view if view.answers else None
 
         try:

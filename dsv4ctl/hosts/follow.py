@@ -21,11 +21,10 @@ def follower_argv(source: LogSource, tail_lines: int) -> list[str]:
     if isinstance(source, FileLog):
         path = source.path if source.path.startswith("/") else f"./{source.path}"
         return ["tail", "-n", count, "-F", "--", path]
-    manager = ["--user"] if source.user else []
+    # Not `--user --unit`: that reads the files of users only, and root's units are in the system's.
     return [
         "journalctl",
-        *manager,
-        "--unit",
+        "--user-unit" if source.user else "--unit",
         source.unit,
         "--lines",
         count,

@@ -15,6 +15,7 @@ background stays. A process that made a session of its own is never touched.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
@@ -78,6 +79,10 @@ exec "$@"
 """
 
 
+# "dsv4ctl-guard: 49: exec: " of dash, "dsv4ctl-guard: line 49: " of bash.
+_SHELL_PREFIX = re.compile(rb"^dsv4ctl-guard: (?:line )?\d+: (?:exec: )?", re.MULTILINE)
+
+
 class Input(StrEnum):
     """Whom the standard input belongs to: the watch, or the command."""
 
@@ -111,4 +116,4 @@ def after_start(stdout: bytes) -> bytes | None:
 def not_started(stderr: bytes) -> bytes | None:
     """Why the command could not be started, in the shell's words; None when it was started."""
     said, mark, _ = stderr.rpartition(NOT_STARTED)
-    return said if mark else None
+    return _SHELL_PREFIX.sub(b"", said) if mark else None

@@ -32,7 +32,7 @@ from dsv4ctl.hosts.follow import Lines, follower_argv
 from dsv4ctl.hosts.ssh_config import CONFIG_ENV, Hop, resolve_with_ssh, route
 from dsv4ctl.hosts.tunnel import SshTransport
 
-# How long after our own deadline the guard ends a command by itself, if it can no longer hear us.
+# How long after our own deadline the guard ends a command that we hold, if it can no longer hear us.
 LEASE_MARGIN_S = 2
 FOLLOW_START_DEADLINE_S = 20.0
 STDERR_KEPT = 1 << 16
@@ -83,9 +83,9 @@ class SshHost:
         settings = guard.exports(env or {})
         with contextlib.ExitStack() as stack:
             connection, channel = self._session(stack, end)
-            left = max(0.0, end - self._clock())
-            held = guard.Input.PASSED if stdin else guard.Input.HELD
-            guarded = guard.guarded(argv, lease_s=left + LEASE_MARGIN_S, held=held, exports_size=len(settings), cwd=cwd)
+            left = max(1.0, end - self._clock())
+            held, lease_s = (guard.Input.PASSED, left) if stdin else (guard.Input.HELD, left + LEASE_MARGIN_S)
+            guarded = guard.guarded(argv, lease_s=lease_s, held=held, exports_size=len(settings), cwd=cwd)
             doing = f"{describe(argv)} ran"
             try:
                 channel.exec_command(_command_line(guarded))

@@ -29,7 +29,7 @@ manager=$1 unit=$2 exit_file=$3
 shift 3
 properties() {
     systemctl "$manager" show "$unit" -p LoadState,Transient,Slice,ActiveState,InvocationID \\
-        -p MainPID,ExecMainPID,ExecMainCode,ExecMainStatus,ControlGroup
+        -p MainPID,ExecMainPID,ExecMainCode,ExecMainStatus,ControlGroup,EnvironmentFiles
 }
 invocation() { systemctl "$manager" show "$unit" -p InvocationID --value; }
 """
@@ -62,7 +62,6 @@ shift 2
 names=$(systemctl "$manager" show-environment | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p')
 drop=$(echo "$names" | grep -vxF "$keep" | tr '\\n' ' ')
 systemctl "$manager" reset-failed "$unit" 2>/dev/null
-rm -f "$exit_file"
 systemd-run "$manager" --unit="$unit" -p UnsetEnvironment="$drop" -p EnvironmentFile="$env_file" "$@"
 status=$?
 rm -f "$env_file"
@@ -84,7 +83,7 @@ exit 0
 # systemd forgets a unit that ended well at once, with its exit status. So every unit leaves a note. Run by systemd.
 _EXIT_NOTE = (
     'read -r boot </proc/sys/kernel/random/boot_id; printf "%s\\n" '
-    '"$INVOCATION_ID" "$boot" "$EXIT_CODE" "$EXIT_STATUS" >"$1.new" && mv "$1.new" "$1"'
+    '"$INVOCATION_ID" "$boot" "$EXIT_CODE" "$EXIT_STATUS" "$2" >"$1.new" && mv "$1.new" "$1"'
 )
 
 # systemd.exec(5), "Process Exit Codes": what went wrong before the program ran.
@@ -96,6 +95,7 @@ class _ExitNote:
     invocation_id: str
     boot_id: str
     exit_code: int | None
+    env_file: str
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,21 @@ class _Look:
     def loaded(self) -> bool:
         return self.properties["LoadState"] == "loaded"
 
+    def is_start_with(self, env_file: str) -> bool:
+        """Whether this is the start that was given that environment file, whose name is of one start only."""
+        if self.loaded and self.properties["EnvironmentFiles"].startswith(env_file):
+            return True
+        return self.note is not None and self.note.env_file == env_file
+
     @property
     def active(self) -> bool:
         """Something of it runs, or is being started or stopped."""
         return self.loaded and self.properties["ActiveState"] not in ("inactive", "failed")
+
+    @property
+    def setup_failed(self) -> str | None:
+        """What kept the program from being run, if something did."""
+        return _SETUP_FAILED.get(self.exit_code or 0) if self.loaded and not self.active else None
 
     @property
     def main_pid(self) -> int | None:
@@ -163,14 +174,12 @@ class SystemdSupervisor:
         env_file = str(self._directory / f"{spec.name}.{secrets.token_hex(8)}.env")
         self._host.write(env_file, environment_file(spec.env).encode())
         keep = "\n".join([*_KEPT, *spec.env])
-        done = self._run(_START, spec.name, env_file, keep, *self._properties(spec))
+        done = self._run(_START, spec.name, env_file, keep, *self._properties(spec, env_file))
         look = self._look(spec.name)
         # A worker that ended at once fails the start for systemd-run. For us it was started, and has ended.
-        if done.returncode and (look.active or not look.loaded or look.exit_code in _SETUP_FAILED):
+        handle = self._handle(spec.name, look) if look.is_start_with(env_file) else None
+        if handle is None or look.setup_failed:
             raise self._start_failure(spec, done, look)
-        handle = self._handle(spec.name, look)
-        if handle is None:
-            raise OperationFailed(f"unit {spec.name} on {self._host.name} vanished right after its start")
         return handle
 
     def find(self, unit: str) -> UnitHandle | None:
@@ -235,9 +244,9 @@ class SystemdSupervisor:
         """The unit's journal."""
         return JournalLog(_service(handle.unit), user=self._user)
 
-    def _properties(self, spec: UnitSpec) -> list[str]:
+    def _properties(self, spec: UnitSpec, env_file: str) -> list[str]:
         """The arguments of systemd-run that are not about the environment."""
-        note = command_line(["/bin/sh", "-c", _EXIT_NOTE, "sh", str(self._exit_file(spec.name))], specifiers=False)
+        note = ["/bin/sh", "-c", _EXIT_NOTE, "sh", str(self._exit_file(spec.name)), env_file]
         properties = {
             "Description": f"dsv4ctl {spec.name}",
             "KillMode": "mixed",
@@ -245,7 +254,7 @@ class SystemdSupervisor:
             "StandardOutput": "journal",
             "StandardError": "journal",
             "LogRateLimitIntervalSec": "0",
-            "ExecStopPost": note,
+            "ExecStopPost": command_line(note, specifiers=False),
         }
         if spec.cwd:
             properties["WorkingDirectory"] = spec.cwd
@@ -256,14 +265,15 @@ class SystemdSupervisor:
         return ["--quiet", "--service-type=exec", f"--slice={SLICE}", *settings, "--", *argv]
 
     def _start_failure(self, spec: UnitSpec, done: Completed, look: _Look) -> OperationFailed:
-        """Why systemd-run failed; removes what a failed start leaves behind."""
-        if look.active:
-            pid = look.main_pid or ", ".join(str(pid) for pid in look.pids)
-            return OperationFailed(f"unit {spec.name} is in use", why=f"pid {pid} of an earlier start is alive")
+        """Why there is no unit of ours; removes what a failed start leaves behind."""
         why = _last_line(done)
-        if look.loaded and look.exit_code in _SETUP_FAILED:
-            why = _SETUP_FAILED[look.exit_code]
+        if look.setup_failed:
+            why = look.setup_failed
             self._run(_FORGET, spec.name, look.properties["InvocationID"])
+        elif look.loaded and look.properties["ActiveState"] != "failed":
+            pids = ", ".join(str(pid) for pid in look.pids)
+            why = f"pid {look.main_pid or pids} of an earlier start is alive" if pids else "it is just being started"
+            return OperationFailed(f"unit {spec.name} is in use", why=why)
         return OperationFailed(f"cannot start unit {spec.name} on {self._host.name}", why=f"{why}: {spec.argv[0]}")
 
     def _handle(self, unit: str, look: _Look) -> UnitHandle | None:
@@ -339,8 +349,8 @@ def _exit_note(text: str) -> _ExitNote | None:
     """EXIT_CODE is exited, killed or dumped; EXIT_STATUS a number or the name of a signal (systemd.exec(5))."""
     if not text:
         return None
-    invocation_id, boot_id, code, status = text.splitlines()
+    invocation_id, boot_id, code, status, env_file = text.splitlines()
     if code == "exited":
-        return _ExitNote(invocation_id, boot_id, int(status))
+        return _ExitNote(invocation_id, boot_id, int(status), env_file)
     number = getattr(signal, f"SIG{status}", None)
-    return _ExitNote(invocation_id, boot_id, -int(number) if number else None)
+    return _ExitNote(invocation_id, boot_id, -int(number) if number else None, env_file)
