@@ -14,6 +14,9 @@ from dsv4ctl.profile import Profile, load_profile
 from dsv4ctl.profile.show import to_toml
 from dsv4ctl.profile.sources import document_of, locate, merge, prune, without
 
+# A machine that is busy with something else proves nothing about us.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+
 text = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
 plain_text = text.filter(lambda value: "\0" not in value)
 scalars = st.one_of(text, st.integers(-(2**63), 2**63 - 1), st.booleans(), st.floats(allow_nan=False))
@@ -32,6 +35,7 @@ tables = st.recursive(
 
 
 @seed(1)
+@unhurried
 @given(tables, tables, tables)
 def test_merging_is_associative(first: Any, second: Any, third: Any) -> None:
     a, b, c = (document_of(data, source) for data, source in ((first, "a"), (second, "b"), (third, "c")))
@@ -40,6 +44,7 @@ def test_merging_is_associative(first: Any, second: Any, third: Any) -> None:
 
 
 @seed(2)
+@unhurried
 @given(tables)
 def test_merging_is_idempotent_and_has_a_neutral_element(data: Any) -> None:
     document, nothing = document_of(data, "a"), document_of({}, "nothing")
@@ -47,6 +52,7 @@ def test_merging_is_idempotent_and_has_a_neutral_element(data: Any) -> None:
 
 
 @seed(3)
+@unhurried
 @given(tables, tables)
 def test_every_value_has_the_origin_that_set_it(base: Any, over: Any) -> None:
     merged = merge(document_of(base, "base"), document_of(over, "over"))
@@ -64,6 +70,7 @@ def test_every_value_has_the_origin_that_set_it(base: Any, over: Any) -> None:
 
 
 @seed(4)
+@unhurried
 @given(tables)
 def test_without_takes_out_one_key_and_all_of_it(data: Any) -> None:
     document = document_of(data, "a")
@@ -121,7 +128,7 @@ def profiles(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @seed(5)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@unhurried
 @given(profiles())
 def test_any_valid_profile_round_trips_through_toml(tmp_path: Path, data: dict[str, Any]) -> None:
     profile = Profile.model_validate(data)
@@ -177,6 +184,7 @@ def test_a_known_name_is_never_called_wrong(registry: Registry) -> None:
 
 
 @seed(6)
+@unhurried
 @given(st.text("ABQ_", max_size=8), st.text("ABQ_", max_size=8))
 def test_edits_are_a_symmetric_distance(left: str, right: str) -> None:
     exact = edits(left, right, 20)
