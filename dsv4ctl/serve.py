@@ -57,10 +57,17 @@ def serve_plan(stack: Stack, canary: "Canary") -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def paste_line(worker: Worker) -> str:
-    """A line that starts the worker by hand, in the foreground of a terminal on its host. Secrets are fingerprints."""
-    variables = [f"{name}={value}" for name, value in redact_env(worker.env).items()]
-    return shlex.join(["env", *variables, *redact_argv(worker.argv)])
+def paste_command(worker: Worker) -> str:
+    """A command that starts the worker by hand, in the foreground of a terminal on its host. Secrets are fingerprints.
+
+    One variable and one flag a line, so that a person can read it, compare it and comment on it.
+    """
+    variables = [shlex.quote(f"{name}={value}") for name, value in redact_env(worker.env).items()]
+    text = " \\\n    ".join(["env", *variables])
+    for position, word in enumerate(redact_argv(worker.argv)):
+        new_line = position == 0 or word.startswith("--")
+        text += (" \\\n    " if new_line else " ") + shlex.quote(word)
+    return text
 
 
 def _model_step(model: ModelSource) -> Step:
@@ -163,7 +170,7 @@ class Serving:
         return views
 
     def note_shm(self, *, ready: bool = False) -> None:
-        """Record the shared memory that our processes hold now: a crash would leave it behind. `ready`: all is proven."""
+        """Record the shared memory that our processes hold: a crash would leave it behind. `ready`: all is proven."""
         for host, record in self.records.items():
             place = self._context.fleet[host]
             leaders = [worker.handle.pid for worker in record.workers if worker.handle is not None]

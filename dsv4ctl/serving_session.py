@@ -17,7 +17,7 @@ from dsv4ctl.live import LiveView
 from dsv4ctl.locks import hold_lock
 from dsv4ctl.profile.here import load_here
 from dsv4ctl.profile.loading import LoadedProfile
-from dsv4ctl.serve import paste_line, plan_as_data, serve_plan
+from dsv4ctl.serve import paste_command, plan_as_data, serve_plan
 from dsv4ctl.signals import interruptible
 from dsv4ctl.stack import Stack, build_stack
 
@@ -63,7 +63,7 @@ def script_of(stack: Stack) -> str:
         if model.make is not None:
             lines += [f"# the model, on {model.host}", shlex.join(model.make), ""]
     for worker in stack.workers:
-        lines += [f"# {worker.name}, on {worker.host}", paste_line(worker), ""]
+        lines += [f"# {worker.name}, on {worker.host}", paste_command(worker), ""]
     return "\n".join(lines).rstrip()
 
 

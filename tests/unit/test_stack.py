@@ -7,7 +7,7 @@ import pytest
 
 from dsv4ctl.errors import UsageError
 from dsv4ctl.profile.loading import LoadedProfile, load_profile
-from dsv4ctl.serve import paste_line, serve_plan
+from dsv4ctl.serve import paste_command, serve_plan
 from dsv4ctl.stack import Site, Stack, build_stack, default_python, hosts_of
 
 BOX = Path(__file__).parent.parent / "data" / "box-8x.toml"
@@ -64,9 +64,9 @@ def test_set_reaches_the_engines_and_nobody_else() -> None:
     assert decode.env["SGLANG_SCHEDULER_SKIP_ALL_GATHER"] == "1"
 
 
-def test_a_line_to_paste_is_read_back_by_a_shell_as_it_was_meant() -> None:
+def test_a_command_to_paste_is_read_back_by_a_shell_as_it_was_meant() -> None:
     for worker in stack_of(load("cpu", "SGLANG_LOG_MS=a b$c'd")).workers:
-        words = shlex.split(paste_line(worker))
+        words = shlex.split(paste_command(worker))
         assert words[0] == "env"
         assert tuple(words[1 + len(worker.env) :]) == worker.argv
 
