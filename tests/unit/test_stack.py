@@ -1,6 +1,6 @@
 """From a profile to exact command lines: everything that the profile says arrives, once, where it belongs."""
 
-import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -66,9 +66,9 @@ def test_set_reaches_the_engines_and_nobody_else() -> None:
 
 def test_a_command_to_paste_is_read_back_by_a_shell_as_it_was_meant() -> None:
     for worker in stack_of(load("cpu", "SGLANG_LOG_MS=a b$c'd")).workers:
-        words = shlex.split(paste_command(worker))
-        assert words[0] == "env"
-        assert tuple(words[1 + len(worker.env) :]) == worker.argv
+        script = f"set -- {paste_command(worker)}\nprintf '%s\\0' \"$@\""
+        words = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout.decode().split("\0")[:-1]
+        assert words == ["env", *(f"{name}={value}" for name, value in worker.env.items()), *worker.argv]
 
 
 def test_the_plan_starts_awaits_proves_and_reads_back_in_that_order() -> None:
