@@ -77,6 +77,22 @@ def read_facts(host: "Host", *, state_root: str, model_path: str, python: str) -
         raise OperationFailed(f"{host.name} described itself in a way we cannot read", why=str(error)) from error
 
 
+def read_gpus(host: "Host") -> tuple[GpuFact, ...]:
+    """The GPUs of a host by nvidia-smi.
+
+    Raises:
+        OperationFailed: it has no nvidia-smi, or that failed.
+        HostUnreachable, DeadlineExceeded
+    """
+    query = ["nvidia-smi", "--query-gpu=index,pci.bus_id,memory.total", "--format=csv,noheader,nounits"]
+    return tuple(_gpu(line) for line in host.run(query, deadline_s=30.0).text.splitlines() if line)
+
+
+def _gpu(line: str) -> GpuFact:
+    index, bus, mib = (part.strip() for part in line.split(","))
+    return GpuFact(int(index), bus, int(mib))
+
+
 def parse_facts(answer: str) -> HostFacts:
     """The facts in the script's answer. ValueError or IndexError if it is malformed."""
     nodes: list[int] = []
@@ -89,8 +105,7 @@ def parse_facts(answer: str) -> HostFacts:
         if name == "node":
             nodes.append(int(value))
         elif name == "gpu":
-            index, bus, mib = (part.strip() for part in value.split(","))
-            gpus.append(GpuFact(int(index), bus, int(mib)))
+            gpus.append(_gpu(value))
         elif name == "package":
             package, version = value.split(" ", 1)
             packages[package] = version

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import OperationFailed
+from dsv4ctl.facts import GpuFact, read_gpus
 from dsv4ctl.stack import Site, default_python, hosts_of
 from dsv4ctl.state import DIRECTORY_NAME, StateStore
 from dsv4ctl.supervisors.base import Supervisor
@@ -46,7 +47,15 @@ def open_fleet(profile: "Profile", open_host: OpenHost) -> Iterator[Fleet]:
             entry = profile.hosts.get(name)
             host = stack.enter_context(_closing(open_host(entry.ssh if entry else name)))
             python = default_python(profile, name, sys.executable)
-            fleet[name] = open_place(name, host, profile.supervisor, python, entry.state_dir if entry else None)
+            by_bus_id = any(
+                isinstance(gpu, str)
+                for worker in profile.workers
+                if worker.spec.host == name
+                for gpu in worker.spec.gpus
+            )
+            gpus = read_gpus(host) if by_bus_id else ()
+            state_dir = entry.state_dir if entry else None
+            fleet[name] = open_place(name, host, profile.supervisor, python, state_dir, gpus)
         yield fleet
 
 
@@ -59,12 +68,14 @@ def open_local(supervisor: str, open_host: OpenHost) -> Iterator[Fleet]:
         yield {LOCAL: open_place(LOCAL, host, supervisor, sys.executable, None)}
 
 
-def open_place(name: str, host: "Host", supervisor: str, python: str, state_dir: str | None) -> Place:
-    """What we do on one host that is open already."""
-    home, root = _home_and_state_root(host, state_dir)
-    return Place(
-        name, host, Site(python, root, home), StateStore(host, root), make_supervisor(supervisor, host, root, python)
-    )
+def open_place(
+    name: str, host: "Host", supervisor: str, python: str, state_dir: str | None, gpus: tuple[GpuFact, ...] = ()
+) -> Place:
+    """What we do on one host that is open already. `~/` in a path is the person's home there."""
+    home, state_home = _homes(host)
+    root = _expanded(state_dir, home) if state_dir else f"{state_home}/{DIRECTORY_NAME}"
+    site = Site(_expanded(python, home), root, home, gpus)
+    return Place(name, host, site, StateStore(host, root), make_supervisor(supervisor, host, root, site.python))
 
 
 def make_supervisor(kind: str, host: "Host", state_root: str, python: str) -> Supervisor:
@@ -78,12 +89,17 @@ def make_supervisor(kind: str, host: "Host", state_root: str, python: str) -> Su
     return ProcessSupervisor(host, state_root, python=python)
 
 
-def _home_and_state_root(host: "Host", configured: str | None) -> tuple[str, str]:
+def _expanded(path: str, home: str) -> str:
+    return home + path[1:] if path.startswith("~/") else path
+
+
+def _homes(host: "Host") -> tuple[str, str]:
+    """The home directory, and where state is kept below it."""
     script = 'printf "%s\\n" "${HOME:?is not set}" "${XDG_STATE_HOME:-$HOME/.local/state}"'
     lines = host.run(["sh", "-c", script], deadline_s=20.0).text.split("\n")
     if len(lines) < 2 or not lines[0].startswith("/"):
         raise OperationFailed(f"{host.name} does not say where its home directory is", why=f"it printed {lines[:2]}")
-    return lines[0], configured or f"{lines[1]}/{DIRECTORY_NAME}"
+    return lines[0], lines[1]
 
 
 @contextmanager

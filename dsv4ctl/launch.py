@@ -1,13 +1,13 @@
 """One launch from beginning to end: look, lock, check, carry out the plan, and clean up if it fails."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
 from dsv4ctl.errors import Dsv4Error, Refused
-from dsv4ctl.facts import read_facts
+from dsv4ctl.facts import HostFacts, read_facts
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.fleet import Fleet
 from dsv4ctl.journal import Diary, Journal, utc_now
@@ -74,8 +74,9 @@ def launch(work: Launch) -> Launched:
     with ExitStack() as locks:
         for place in work.fleet.values():
             locks.enter_context(hold_lock(place.host, place.store.lock_path(work.stack.name), "serve"))
+        facts = look_at_hosts(work)
         clear_ended(work)
-        findings = preflight(work)
+        findings = preflight(work, facts)
         for finding in findings:
             work.on_finding(finding)
         refusals = [finding for finding in findings if finding.severity is Severity.ERROR]
@@ -209,24 +210,43 @@ def clear_ended(work: Launch) -> None:
         )
 
 
-def preflight(work: Launch) -> tuple[Finding, ...]:
-    """Everything that can be known before something is started, from every host.
+def look_at_hosts(work: Launch) -> dict[str, HostFacts]:
+    """What every host is, once it is known to have what the profile names.
 
     Raises:
-        ProfileError: the profile names a NUMA node, a GPU or a model that a host does not have.
+        ProfileError: the profile names an interpreter, a NUMA node, a GPU or a model that a host does not have.
         HostUnreachable
     """
-    findings: list[Finding] = []
     problems: list[Problem] = []
-    profile = work.loaded.profile
+    found: dict[str, HostFacts] = {}
     models = {model.host: model for model in work.stack.models}
     for name, place in work.fleet.items():
         model = models.get(name)
+        site = place.site
         path = model.path if model is not None else ""
-        facts = read_facts(place.host, state_root=place.site.state_root, model_path=path, python=place.site.python)
+        facts = read_facts(place.host, state_root=site.state_root, model_path=path, python=site.python)
+        found[name] = facts
         problems += work.loaded.host_problems(name, facts)
+        if not facts.has_python:
+            origin = work.loaded.origin("engine", "python")
+            problems.append(Problem(origin, "engine.python", f"is wrong: there is no program {site.python} on {name}"))
         if model is not None and (wrong := check_model(model, facts)):
             problems.append(Problem(work.loaded.origin("model", "path"), "model.path", f"is wrong: {wrong}"))
+    if problems:
+        raise ProfileError(problems)
+    return found
+
+
+def preflight(work: Launch, facts: Mapping[str, HostFacts]) -> tuple[Finding, ...]:
+    """What the present state of every host says against starting, and what a person should know.
+
+    Raises:
+        HostUnreachable
+    """
+    findings: list[Finding] = []
+    profile = work.loaded.profile
+    size = int(profile.model.size_gb * _GIB) if profile.model.size_gb else None
+    for name, place in work.fleet.items():
         workers = work.stack.on(name)
         held = listeners(place.host)
         ours = {port for worker in workers for port in worker.ports.values()}
@@ -235,13 +255,10 @@ def preflight(work: Launch) -> tuple[Finding, ...]:
             for listener in held
             if listener.port in ours and listener.pid is not None
         }
-        size = int(profile.model.size_gb * _GIB) if profile.model.size_gb else None
-        findings += check_engine(name, place.site.python, profile.engine.version, facts)
+        findings += check_engine(name, place.site.python, profile.engine.version, facts[name])
         findings += check_ports(workers, held, commands)
         findings += check_strays(name, marked_processes(place.host, UNIT_VARIABLE, [w.unit for w in workers]))
-        findings += check_numactl(name, workers, facts)
-        findings += check_memory(work.stack, name, facts, size)
-        findings += check_disk(name, place.site.state_root, facts)
-    if problems:
-        raise ProfileError(problems)
+        findings += check_numactl(name, workers, facts[name])
+        findings += check_memory(work.stack, name, facts[name], size)
+        findings += check_disk(name, place.site.state_root, facts[name])
     return tuple(findings)

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import UsageError
+from dsv4ctl.profile.checks import is_gpu
 from dsv4ctl.profile.loading import LoadedProfile, flags
 from dsv4ctl.profile.schema import (
     GENERATED,
@@ -16,6 +18,9 @@ from dsv4ctl.profile.schema import (
     Role,
     Router,
 )
+
+if TYPE_CHECKING:
+    from dsv4ctl.facts import GpuFact
 
 UNIT_VARIABLE = "DSV4CTL_UNIT"
 """Set in every worker's environment: finds processes of ours whose record was deleted. It proves nothing by itself."""
@@ -31,11 +36,12 @@ TINY_MODEL_MODULE = "serving.cpu.tiny_model"
 @dataclass(frozen=True)
 class Site:
     """What building a command line needs to know of one host: the engine's interpreter, our state directory, the
-    person's home."""
+    person's home, and, where a profile names GPUs by PCI bus id, which index each has now."""
 
     python: str
     state_root: str
     home: str
+    gpus: tuple["GpuFact", ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,7 @@ def _engine(loaded: LoadedProfile, worker: NamedWorker, model: ModelSource, site
         own["nccl-port"] = ports["nccl"] = spec.nccl_port
     given = {name: valued.value for name, valued in loaded.worker_args(worker).items()}
     unit = unit_name(profile.name, worker.name)
-    env = {**_BASE_ENV, UNIT_VARIABLE: unit, **_gpu_env(spec.gpus)}
+    env = {**_BASE_ENV, UNIT_VARIABLE: unit, **_gpu_env(worker.name, spec.gpus, sites[spec.host])}
     env |= {name: valued.value for name, valued in loaded.worker_env(worker).items()}
     return Worker(
         name=worker.name,
@@ -224,11 +230,18 @@ def _router(loaded: LoadedProfile, spec: Router, engines: Sequence[Worker], site
     )
 
 
-def _gpu_env(gpus: Sequence[int | str]) -> dict[str, str]:
-    # Without PCI order CUDA numbers the fastest card first, and an index means something else than in nvidia-smi.
+def _gpu_env(worker: str, gpus: Sequence[int | str], site: Site) -> dict[str, str]:
     if not gpus:
         return {}
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for gpu in gpus)}
+    indexes: list[int] = []
+    for gpu in gpus:
+        found = gpu if isinstance(gpu, int) else next((known.index for known in site.gpus if is_gpu(gpu, known)), None)
+        if found is None:
+            there = ", ".join(known.pci_bus_id for known in site.gpus) or "none"
+            raise UsageError(f"{worker}: its host has no GPU {gpu}", why=f"the GPUs there: {there}")
+        indexes.append(found)
+    # Without PCI order CUDA numbers the fastest card first, and an index means something else than in nvidia-smi.
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, indexes))}
 
 
 def _numactl(node: int | None) -> tuple[str, ...]:

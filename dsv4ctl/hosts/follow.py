@@ -4,35 +4,75 @@ import time
 from collections.abc import Callable
 from typing import Protocol, Self
 
-from dsv4ctl.errors import OperationFailed
+from dsv4ctl.errors import DeadlineExceeded, OperationFailed
 from dsv4ctl.hosts.base import CommandLog, FileLog, LogSource
 from dsv4ctl.hosts.command import last_lines
-from dsv4ctl.hosts.guard import STARTED, not_started
+from dsv4ctl.hosts.guard import not_started
 
 # A line longer than this comes in pieces: a log without newlines must not fill our memory.
 MAX_LINE = 1 << 20
 
 
+START_DEADLINE_S = 20.0
+FOLLOWING = b"\x1edsv4ctl: following\n"
+
+# $1 how many old lines, $2 path. `tail -F` would do, if it did not drop what the old file still got after it was renamed.
+# Here a reader keeps the old file until a new one is there and a second has passed, and then reads it to its end: `--pid`
+# makes tail do that when the watcher beside it is gone. Truncation in place is tail's own business.
+# The place to read on from is taken before the mark: no line that comes after it is missed. `-c +1` is where the shared
+# descriptor stands.
+_FOLLOW_FILE = r"""
+old=$1 path=$2
+mark() { [ "$marked" ] || printf '\036dsv4ctl: following\n'; marked=yes; }
+follow_one() {
+    [ "$old" != 0 ] || tail -c 0 <&4
+    mark
+    [ "$old" = all ] || [ "$old" = 0 ] || tail -n "$old" <&4
+    (
+        exec >/dev/null 2>&1
+        while [ ! -e "$path" ] || [ "$path" -ef /dev/fd/4 ]; do sleep 0.3; done
+        sleep 1
+    ) &
+    tail -s 0.1 --pid="$!" -c +1 -f <&4
+}
+marked=
+while :; do
+    if [ -e "$path" ]; then
+        follow_one 4<"$path" || exit
+    else
+        mark
+        sleep 0.2
+    fi
+    old=all
+done
+"""
+
+# $1 how many old lines, the rest: options that choose the unit. The follower looks at the time before the mark.
+_FOLLOW_JOURNAL = r"""
+old=$1
+shift
+[ "$old" != 0 ] || set -- "$@" --since "@$(date +%s.%N)" --no-tail
+[ "$old" = 0 ] || set -- "$@" --lines "$old"
+printf '\036dsv4ctl: following\n'
+exec journalctl --follow --output cat --no-pager --quiet "$@"
+"""
+
+
 def follower_argv(source: LogSource, tail_lines: int) -> list[str]:
-    """What to run on the host. `tail -F` reopens a file that was renamed away, and starts over when it is truncated."""
-    if isinstance(source, CommandLog):
-        return list(source.argv)
+    """What to run on the host. It prints `FOLLOWING` when it knows where to begin, and then the log."""
     count = str(max(0, tail_lines))
     if isinstance(source, FileLog):
         path = source.path if source.path.startswith("/") else f"./{source.path}"
-        return ["tail", "-n", count, "-F", "--", path]
-    # Not `--user --unit`: that reads the files of users only, and root's units are in the system's.
-    return [
-        "journalctl",
-        "--user-unit" if source.user else "--unit",
-        source.unit,
-        "--lines",
-        count,
-        "--follow",
-        "--output",
-        "cat",
-        "--no-pager",
-    ]
+        return ["/bin/sh", "-c", _FOLLOW_FILE, "follow", count, path]
+    manager = ["--user"] if source.user else []
+    return ["/bin/sh", "-c", _FOLLOW_JOURNAL, "follow", count, *manager, "--unit", source.unit]
+
+
+def describe_source(source: LogSource) -> str:
+    """A log for a person."""
+    if isinstance(source, FileLog):
+        return source.path
+    return f"the journal of {'user ' if source.user else ''}unit {source.unit}"
 
 
 class Pipe(Protocol):
@@ -60,9 +100,23 @@ class Lines:
         self._pipe = pipe
         self._what = what
         self._clock = clock
-        self._started = False
         self._buffer = bytearray()
         self._searched = 0
+
+    def start(self, end: float) -> Self:
+        """Wait until the follower knows where to begin: what is written to the log from then on is not missed.
+
+        What a login shell's start files print comes before that, and is no part of the log.
+
+        Raises:
+            DeadlineExceeded: it did not start before `end`.
+            OperationFailed, HostUnreachable: as `readline`.
+        """
+        while FOLLOWING not in self._buffer:
+            if not self._fill(end):
+                raise DeadlineExceeded(f"{self._what}: the follower did not start in time")
+        del self._buffer[: self._buffer.index(FOLLOWING) + len(FOLLOWING)]
+        return self
 
     def readline(self, timeout_s: float) -> str | None:
         """The next line, or None when none came in time (see `LogStream`).
@@ -73,32 +127,28 @@ class Lines:
         """
         end = self._clock() + timeout_s
         while (line := self._cut()) is None:
-            data = self._pipe.read(max(0.0, end - self._clock()))
-            if data is None:
+            if not self._fill(end):
                 return None
-            if not data:
-                stderr = self._pipe.stderr()
-                why = not_started(stderr)
-                raise OperationFailed(
-                    f"{self._what}: cannot be followed", why=last_lines(stderr if why is None else why)
-                )
-            self._buffer += data
         return line.decode(errors="backslashreplace")
 
+    def _fill(self, end: float) -> bool:
+        """Read some more; False when nothing came before `end`."""
+        data = self._pipe.read(max(0.0, end - self._clock()))
+        if data == b"":
+            stderr = self._pipe.stderr()
+            why = not_started(stderr)
+            raise OperationFailed(f"{self._what}: cannot be followed", why=last_lines(stderr if why is None else why))
+        self._buffer += data or b""
+        return data is not None
+
     def _cut(self) -> bytes | None:
-        """Take the first line off the buffer. What a login shell printed before the guard's mark is no part of it."""
-        if not self._started:
-            head, mark, rest = self._buffer.partition(STARTED)
-            self._started = bool(mark)
-            self._buffer = rest if mark else head
-            if not mark:
-                return None
+        """Take the first line off the buffer."""
         at = self._buffer.find(b"\n", self._searched)
         if at < 0 and len(self._buffer) < MAX_LINE:
             self._searched = len(self._buffer)
             return None
         self._searched = 0
-        length, skip = (at, 1) if at >= 0 else (MAX_LINE, 0)
+        length, skip = (at, 1) if 0 <= at <= MAX_LINE else (MAX_LINE, 0)
         line = bytes(self._buffer[:length])
         del self._buffer[: length + skip]
         return line
@@ -112,3 +162,12 @@ class Lines:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def started(lines: Lines, end: float) -> Lines:
+    """The same, started; closed again when it does not start before `end`."""
+    try:
+        return lines.start(end)
+    except BaseException:
+        lines.close()
+        raise

@@ -17,7 +17,7 @@ from dsv4ctl.errors import DeadlineExceeded, Dsv4Error, OperationFailed
 from dsv4ctl.hosts import guard
 from dsv4ctl.hosts.base import Completed, LogSource, LogStream
 from dsv4ctl.hosts.command import cannot_start, check_command, describe, require_success
-from dsv4ctl.hosts.follow import Lines, follower_argv
+from dsv4ctl.hosts.follow import START_DEADLINE_S, Lines, describe_source, follower_argv, started
 from dsv4ctl.hosts.remote_files import os_error
 from dsv4ctl.waiting import wait_until
 
@@ -137,7 +137,9 @@ class LocalHost:
             pipe = ProcessPipe(argv)
         except OSError as error:
             raise cannot_start(LOCAL, argv, None, error.strerror) from error
-        return Lines(pipe, f"{LOCAL}: {source}", self._clock)
+        return started(
+            Lines(pipe, f"{LOCAL}: {describe_source(source)}", self._clock), self._clock() + START_DEADLINE_S
+        )
 
     def close(self) -> None:
         """Nothing is kept open."""

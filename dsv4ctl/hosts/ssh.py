@@ -28,13 +28,12 @@ from dsv4ctl.hosts.connection import (
     open_connection,
 )
 from dsv4ctl.hosts.execution import Execution
-from dsv4ctl.hosts.follow import Lines, follower_argv
+from dsv4ctl.hosts.follow import START_DEADLINE_S, Lines, describe_source, follower_argv, started
 from dsv4ctl.hosts.ssh_config import CONFIG_ENV, Hop, resolve_with_ssh, route
 from dsv4ctl.hosts.tunnel import SshTransport
 
 # How long after our own deadline the guard ends a command that we hold, if it can no longer hear us.
 LEASE_MARGIN_S = 2
-FOLLOW_START_DEADLINE_S = 20.0
 STDERR_KEPT = 1 << 16
 
 
@@ -154,7 +153,7 @@ class SshHost:
 
     def follow(self, source: LogSource, *, tail_lines: int = 0) -> LogStream:
         """Follow a log (see `Host.follow`). A follower holds a session; a full connection gets a second beside it."""
-        end = self._clock() + FOLLOW_START_DEADLINE_S
+        end = self._clock() + START_DEADLINE_S
         argv = guard.guarded(follower_argv(source, tail_lines), lease_s=FOLLOWER_LEASE_S, held=guard.Input.HELD)
         connection, channel = self._follower_session(end)
         try:
@@ -162,9 +161,10 @@ class SshHost:
         except BaseException as error:
             connection.end_follower(channel)
             if isinstance(error, (paramiko.SSHException, EOFError, OSError)):
-                raise connection.lost(f"starting to follow {source}") from error
+                raise connection.lost(f"starting to follow {describe_source(source)}") from error
             raise
-        return Lines(ChannelPipe(self, connection, channel), f"{self._name}: {source}", self._clock)
+        what = f"{self._name}: {describe_source(source)}"
+        return started(Lines(ChannelPipe(self, connection, channel), what, self._clock), end)
 
     def _follower_session(self, end: float) -> tuple[Connection, paramiko.Channel]:
         for connection in (self._connection(end), *self._extra):

@@ -201,7 +201,7 @@ def host_problems(profile: Profile, document: Document, host: str, facts: "HostF
             note((*path, "numa_node"), f"{node} does not exist on host {host}; its NUMA nodes: {nodes}")
         for position, gpu in enumerate(worker.spec.gpus):
             here = (*path, "gpus", position)
-            found = next((known for known in facts.gpus if _is_gpu(gpu, known)), None)
+            found = next((known for known in facts.gpus if is_gpu(gpu, known)), None)
             if found is None:
                 gpus = ", ".join(f"{known.index} ({known.pci_bus_id})" for known in facts.gpus) or "none"
                 note(here, f"{gpu} does not exist on host {host}; its GPUs: {gpus}")
@@ -235,5 +235,5 @@ def _same_gpu(gpu: int | str) -> int | str:
     return f"{int(domain[0], 16) if domain else 0:x}:{bus}:{device}"
 
 
-def _is_gpu(gpu: int | str, known: "GpuFact") -> bool:
+def is_gpu(gpu: int | str, known: "GpuFact") -> bool:
     return gpu == known.index if isinstance(gpu, int) else _same_gpu(gpu) == _same_gpu(known.pci_bus_id)

@@ -10,7 +10,7 @@ from dsv4ctl.profile.loading import LoadedProfile, load_profile
 from dsv4ctl.serve import paste_command, serve_plan
 from dsv4ctl.stack import Site, Stack, build_stack, default_python, hosts_of
 
-BOX = Path(__file__).parent.parent / "data" / "box-8x.toml"
+BOX = Path(__file__).parent.parent / "data" / "profiles" / "eight-gpus.toml"
 CPU_PROFILES = ("cpu", "cpu-tp2", "cpu-pp2", "cpu-mooncake", "cpu-2p2d", "cpu-kv-heavy", "cpu-single")
 
 
