@@ -5,15 +5,34 @@ checked here, and a lack ends the process with one sentence (SystemExit is not a
 """
 
 import os
+import pkgutil
+from collections.abc import Callable
+from typing import Any
 
 
 def register() -> None:
     """Register the hooks that this engine needs; called by SGLang in every process of an engine.
 
     Raises:
-        SystemExit: the engine runs without a GPU, and its SGLang lacks what the CPU hooks build on.
+        SystemExit: the engine runs without a GPU, and its SGLang lacks a function that must be changed for that.
     """
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
-        from serving.cpu import host_memory
+        from serving.cpu import host_memory, shutdown
 
-        host_memory.register()
+        _after(host_memory.KV_CLASS, host_memory.for_host_memory)
+        _after(shutdown.SCHEDULER_RELEASED, shutdown.exit_now)
+        _after(shutdown.LOAD_FILE, shutdown.in_temporary_directory)
+
+
+def _after(target: str, hook: Callable[..., Any]) -> None:
+    """Have `hook` called with the result and the arguments of `target`; what it returns, if not None, is the result."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    try:
+        pkgutil.resolve_name(target)
+    except (ImportError, AttributeError) as error:
+        raise SystemExit(
+            f"dsv4: {target} cannot be hooked ({error}), which an engine without a GPU needs: "
+            "the CPU engine is made for SGLang 0.5.23"
+        ) from error
+    HookRegistry.register(target, hook, HookType.AFTER)

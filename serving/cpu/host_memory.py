@@ -8,34 +8,15 @@ its indices, which needs CUDA; SGLang has a path without, taken by senders that 
 import fcntl
 import importlib
 import os
-import pkgutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 KV_CLASS = "sglang.srt.disaggregation.utils.get_kv_class"
 """The one function through which SGLang's prefill and decode get the classes of a transfer backend."""
 
 PROGRESS_DELAY_US = 1000
-
-
-def register() -> None:
-    """Hook the choice of transfer classes.
-
-    Raises:
-        SystemExit: this SGLang has no such function, so KV would be registered as GPU memory.
-    """
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    try:
-        pkgutil.resolve_name(KV_CLASS)
-    except (ImportError, AttributeError) as error:
-        raise SystemExit(
-            f"dsv4: this SGLang has no {KV_CLASS} ({error}), so its KV transfer cannot use host memory: "
-            f"the CPU engine is made for SGLang 0.5.23"
-        ) from error
-    HookRegistry.register(KV_CLASS, for_host_memory, HookType.AFTER)
 
 
 def for_host_memory(chosen: Any, transfer_backend: Any, class_type: Any) -> Any:
@@ -83,10 +64,10 @@ def let_the_progress_thread_sleep() -> None:
 def one_agent_at_a_time() -> Iterator[None]:
     """Let one engine of this machine create its UCX agent at a time: two that did so at once have hung (UCX 1.20.0).
 
-    The lock is on the directory for temporary files itself, so nothing is left behind. Whoever holds it is bounded by
-    SGLang's own deadline on creating a backend (SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT).
+    The lock is on the directory of this file, so nothing is left behind. Whoever holds it is bounded by SGLang's own
+    deadline on creating a backend (SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT).
     """
-    directory = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    directory = os.open(Path(__file__).parent, os.O_RDONLY)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield
