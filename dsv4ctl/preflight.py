@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dsv4ctl.facts import HostFacts
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.procfs import Listener
+from dsv4ctl.profile.checks import is_gpu
 from dsv4ctl.stack import ModelSource, Stack, Worker
 
 _GIB = 1024**3
@@ -145,16 +146,13 @@ def check_memory(stack: Stack, host: str, facts: HostFacts, size_bytes: int | No
         return ()
     engines = [worker for worker in stack.engines if worker.host == host]
     findings: list[Finding] = []
-    memory_of = {gpu.index: gpu.memory_mib for gpu in facts.gpus} | {
-        gpu.pci_bus_id.lower(): gpu.memory_mib for gpu in facts.gpus
-    }
     for worker in engines:
         if not worker.gpus:
             continue
-        room = [memory_of.get(gpu if isinstance(gpu, int) else gpu.lower()) for gpu in worker.gpus]
-        total = sum(mib for mib in room if mib is not None) * 1024**2
-        if None not in room and size > total:
-            findings.append(_too_large(worker.name, host, size, total, f"its {len(room)} GPUs have"))
+        own = [known for known in facts.gpus if any(is_gpu(gpu, known) for gpu in worker.gpus)]
+        total = sum(gpu.memory_mib for gpu in own) * 1024**2
+        if len(own) == len(worker.gpus) and size > total:
+            findings.append(_too_large(worker.name, host, size, total, f"its {len(own)} GPUs have"))
     unbound = [worker.name for worker in engines if not worker.gpus]
     if unbound and facts.memory_available_bytes is not None:
         needed = len(unbound) * (size + _ENGINE_OVERHEAD_BYTES)

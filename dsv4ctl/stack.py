@@ -167,7 +167,7 @@ def _engine(loaded: LoadedProfile, worker: NamedWorker, model: ModelSource, site
         own["nccl-port"] = ports["nccl"] = spec.nccl_port
     given = {name: valued.value for name, valued in loaded.worker_args(worker).items()}
     unit = unit_name(profile.name, worker.name)
-    env = {**_BASE_ENV, UNIT_VARIABLE: unit, **_gpu_env(worker.name, spec.gpus, sites[spec.host])}
+    env = {**_BASE_ENV, UNIT_VARIABLE: unit, **_gpu_env(spec.gpus, sites[spec.host])}
     env |= {name: valued.value for name, valued in loaded.worker_env(worker).items()}
     return Worker(
         name=worker.name,
@@ -230,18 +230,14 @@ def _router(loaded: LoadedProfile, spec: Router, engines: Sequence[Worker], site
     )
 
 
-def _gpu_env(worker: str, gpus: Sequence[int | str], site: Site) -> dict[str, str]:
+def _gpu_env(gpus: Sequence[int | str], site: Site) -> dict[str, str]:
+    """Which GPUs a worker sees. A bus id that the host does not know stays as it is: a plan can be looked at on another
+    machine, and `serve` refuses it before anything is started."""
     if not gpus:
         return {}
-    indexes: list[int] = []
-    for gpu in gpus:
-        found = gpu if isinstance(gpu, int) else next((known.index for known in site.gpus if is_gpu(gpu, known)), None)
-        if found is None:
-            there = ", ".join(known.pci_bus_id for known in site.gpus) or "none"
-            raise UsageError(f"{worker}: its host has no GPU {gpu}", why=f"the GPUs there: {there}")
-        indexes.append(found)
+    known = [next((there.index for there in site.gpus if is_gpu(gpu, there)), gpu) for gpu in gpus]
     # Without PCI order CUDA numbers the fastest card first, and an index means something else than in nvidia-smi.
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, indexes))}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, known))}
 
 
 def _numactl(node: int | None) -> tuple[str, ...]:

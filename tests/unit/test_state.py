@@ -1,0 +1,79 @@
+"""Records survive a round trip, keep no secrets, and are refused when they are not ours."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dsv4ctl.errors import OperationFailed
+from dsv4ctl.hosts.local import LocalHost
+from dsv4ctl.stack import Worker
+from dsv4ctl.state import StackRecord, StateStore, planned
+from dsv4ctl.supervisors.base import UnitHandle
+
+WORKER = Worker(
+    name="prefill-0",
+    role="prefill",
+    host="local",
+    unit="dsv4-x-prefill-0",
+    argv=("python", "-m", "sglang.launch_server", "--api-key", "hunter2"),
+    env={"HF_TOKEN": "hunter3", "OMP_NUM_THREADS": "1"},
+    listen="127.0.0.1",
+    port=30100,
+    ports={"http": 30100, "bootstrap": 8998},
+)
+HANDLE = UnitHandle("process", "dsv4-x-prefill-0", 4711, 12345, "boot")
+RECORD = StackRecord(
+    stack="x",
+    profile="x.toml",
+    supervisor="process",
+    started_at="2026-11-29T12:00:00+00:00",
+    entry_url="http://127.0.0.1:30000",
+    served_model="tiny",
+    ready=False,
+    workers=(planned(WORKER),),
+    shm=("/dev/shm/a",),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    return StateStore(LocalHost(), str(tmp_path))
+
+
+def test_a_record_comes_back_as_it_was(store: StateStore) -> None:
+    record = RECORD.with_handle("prefill-0", HANDLE)
+    store.save(record)
+    assert store.load("x") == record
+    assert store.stacks() == ("x",)
+
+
+def test_no_secret_is_written(store: StateStore, tmp_path: Path) -> None:
+    store.save(RECORD)
+    assert "hunter" not in (tmp_path / "stacks" / "x" / "stack.json").read_text()
+
+
+def test_no_record_is_none_and_forgetting_twice_is_harmless(store: StateStore) -> None:
+    assert store.load("x") is None
+    store.save(RECORD)
+    store.delete("x")
+    store.delete("x")
+    assert store.load("x") is None
+    assert store.stacks() == ()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 99}', '{"version": 1, "workers": [1]}'])
+def test_something_else_in_its_place_is_named_and_not_taken_for_nothing(
+    store: StateStore, tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "stacks" / "x" / "stack.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(OperationFailed, match=r"stack\.json on local is not a record of ours"):
+        store.load("x")
+
+
+def test_a_handle_goes_to_its_worker_alone() -> None:
+    two = replace(RECORD, workers=(planned(WORKER), replace(planned(WORKER), name="decode-0")))
+    changed = two.with_handle("decode-0", HANDLE)
+    assert [worker.handle for worker in changed.workers] == [None, HANDLE]
