@@ -169,7 +169,7 @@ class Sshd:
         for pid in self.connections():
             for victim in (*children(pid), pid):
                 command = Path(f"/proc/{victim}/cmdline")
-                # With a privilege separated child, that one holds the connection. Commands of the sessions are not ours to kill.
+                # A privilege separated child may hold the connection. Commands of its sessions are not killed here.
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                     if command.read_bytes().startswith(b"sshd"):
                         os.kill(victim, 9)

@@ -1,4 +1,4 @@
-"""Following a log: the host's own `tail` or `journalctl` under guard, and the cutting of bytes into lines."""
+"""Following a log: the host's own `tail`, `journalctl` or another command under guard, and the cutting into lines."""
 
 import time
 from collections.abc import Callable
@@ -6,34 +6,35 @@ from typing import Protocol, Self
 
 from dsv4ctl.errors import DeadlineExceeded, OperationFailed
 from dsv4ctl.hosts.base import CommandLog, FileLog, LogSource
-from dsv4ctl.hosts.command import last_lines
+from dsv4ctl.hosts.command import describe, last_lines
 from dsv4ctl.hosts.guard import not_started
 
 # A line longer than this comes in pieces: a log without newlines must not fill our memory.
 MAX_LINE = 1 << 20
-
-
 START_DEADLINE_S = 20.0
 FOLLOWING = b"\x1edsv4ctl: following\n"
 
-# $1 how many old lines, $2 path. `tail -F` would do, if it did not drop what the old file still got after it was renamed.
-# Here a reader keeps the old file until a new one is there and a second has passed, and then reads it to its end: `--pid`
-# makes tail do that when the watcher beside it is gone. Truncation in place is tail's own business.
-# The place to read on from is taken before the mark: no line that comes after it is missed. `-c +1` is where the shared
-# descriptor stands.
+# $1 how many old lines, $2 path. `tail -F` would do, if it did not drop what the old file still got after it was
+# renamed. Here a reader keeps the old file until a new one is there and a second has passed, and then reads it to its
+# end: `--pid` makes tail do that when the watcher beside it is gone. Truncation in place is tail's own business.
+# Where to read on from is known before the mark, or is the end of the old lines: no later line is missed.
 _FOLLOW_FILE = r"""
 old=$1 path=$2
 mark() { [ "$marked" ] || printf '\036dsv4ctl: following\n'; marked=yes; }
 follow_one() {
-    [ "$old" != 0 ] || tail -c 0 <&4
+    position=0
+    [ "$old" != 0 ] || position=$(stat -Lc %s /dev/fd/4)
     mark
-    [ "$old" = all ] || [ "$old" = 0 ] || tail -n "$old" <&4
+    if [ "$old" != all ] && [ "$old" != 0 ]; then
+        tail -n "$old" <&4
+        read -r name position </proc/self/fdinfo/4
+    fi
     (
         exec >/dev/null 2>&1
         while [ ! -e "$path" ] || [ "$path" -ef /dev/fd/4 ]; do sleep 0.3; done
         sleep 1
     ) &
-    tail -s 0.1 --pid="$!" -c +1 -f <&4
+    tail -s 0.1 --pid="$!" -c "+$((position + 1))" -f </dev/fd/4
 }
 marked=
 while :; do
@@ -47,31 +48,39 @@ while :; do
 done
 """
 
-# $1 how many old lines, the rest: options that choose the unit. The follower looks at the time before the mark.
+# $1 how many old lines, $2 the option that chooses the unit.
 _FOLLOW_JOURNAL = r"""
-old=$1
-shift
-[ "$old" != 0 ] || set -- "$@" --since "@$(date +%s.%N)" --no-tail
-[ "$old" = 0 ] || set -- "$@" --lines "$old"
+old=$1 unit=$2
+if [ "$old" = 0 ]; then set -- --since "@$(date +%s.%N)" --no-tail; else set -- --lines "$old"; fi
 printf '\036dsv4ctl: following\n'
-exec journalctl --follow --output cat --no-pager --quiet "$@"
+exec journalctl --follow --output cat --no-pager --quiet "$@" "$unit"
+"""
+
+_FOLLOW_COMMAND = r"""
+printf '\036dsv4ctl: following\n'
+exec "$@"
 """
 
 
 def follower_argv(source: LogSource, tail_lines: int) -> list[str]:
     """What to run on the host. It prints `FOLLOWING` when it knows where to begin, and then the log."""
+    if isinstance(source, CommandLog):
+        return ["/bin/sh", "-c", _FOLLOW_COMMAND, "follow", *source.argv]
     count = str(max(0, tail_lines))
     if isinstance(source, FileLog):
         path = source.path if source.path.startswith("/") else f"./{source.path}"
         return ["/bin/sh", "-c", _FOLLOW_FILE, "follow", count, path]
-    manager = ["--user"] if source.user else []
-    return ["/bin/sh", "-c", _FOLLOW_JOURNAL, "follow", count, *manager, "--unit", source.unit]
+    # Not `--user --unit`: that reads the files of users only, and root's units are in the system's.
+    unit = f"--{'user-' if source.user else ''}unit={source.unit}"
+    return ["/bin/sh", "-c", _FOLLOW_JOURNAL, "follow", count, unit]
 
 
 def describe_source(source: LogSource) -> str:
     """A log for a person."""
     if isinstance(source, FileLog):
         return source.path
+    if isinstance(source, CommandLog):
+        return describe(source.argv)
     return f"the journal of {'user ' if source.user else ''}unit {source.unit}"
 
 
