@@ -6,9 +6,10 @@ its indices, which needs CUDA; SGLang has a path without, taken by senders that 
 """
 
 import fcntl
+import functools
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ def for_host_memory(chosen: Any, transfer_backend: Any, class_type: Any) -> Any:
     """The class to use instead of `chosen`; None leaves it."""
     kind = (transfer_backend.name, class_type.name)
     if kind == ("NIXL", "MANAGER"):
+        prepare_nixl()
         return nixl_manager_in_host_memory(chosen)
     if kind == ("MOONCAKE", "SENDER"):
         return type(chosen.__name__, (chosen,), {"supports_host_tensor_indices": False})
@@ -30,42 +32,46 @@ def for_host_memory(chosen: Any, transfer_backend: Any, class_type: Any) -> Any:
 
 
 def nixl_manager_in_host_memory(manager: Any) -> Any:
-    """A NIXL KV manager class that registers its buffers as host memory, one agent of this machine at a time."""
-
-    let_the_progress_thread_sleep()
+    """A NIXL KV manager class that registers its buffers as host memory."""
 
     def initialise(self: Any, args: Any, *rest: Any, **named: Any) -> None:
         args.kv_data_mem_kinds = ["DRAM"] * len(args.kv_data_ptrs)
-        with one_agent_at_a_time():
-            manager.__init__(self, args, *rest, **named)
+        manager.__init__(self, args, *rest, **named)
 
     return type(manager.__name__, (manager,), {"__init__": initialise})
 
 
-def let_the_progress_thread_sleep() -> None:
-    """Have NIXL agents created from now on wait for an event of UCX, instead of asking for one without a pause.
+@functools.cache
+def prepare_nixl() -> None:
+    """Have NIXL agents of this process sleep when there is nothing to do, and start UCX one process at a time.
 
-    The agent's setting is called pthrDelay, in microseconds. NIXL's Python API sets it to 0 and offers no way to say
-    otherwise. With anything above, an agent at rest uses 1 % of a core instead of 95 %, and a transfer takes as long as
-    before (measured: 1 KB in 1 ms, 32 MB in 11 to 25 ms).
+    The agent's setting pthrDelay is in microseconds; NIXL's Python API sets it to 0 and offers no way to say
+    otherwise. With anything above, the progress thread waits for an event of UCX: an agent at rest uses 1 % of a core
+    instead of 95 %, and a transfer takes as long as before (1 KB in 1 ms, 32 MB in 11 to 25 ms, either way).
     """
-    bindings = importlib.import_module("nixl._api").nixlBind
-    create = bindings.nixlAgent
-    if isinstance(create, type):
+    api = importlib.import_module("nixl._api")
+    create_agent: Callable[[str, Any], Any] = api.nixlBind.nixlAgent
+    create_backend: Callable[..., Any] = api.nixl_agent.create_backend
 
-        def create_with_delay(name: str, config: Any) -> Any:
-            config.pthrDelay = PROGRESS_DELAY_US
-            return create(name, config)
+    def create_sleeping_agent(name: str, config: Any) -> Any:
+        config.pthrDelay = PROGRESS_DELAY_US
+        return create_agent(name, config)
 
-        bindings.nixlAgent = create_with_delay
+    def create_backend_in_turn(*arguments: Any) -> Any:
+        with one_process_at_a_time():
+            return create_backend(*arguments)
+
+    api.nixlBind.nixlAgent = create_sleeping_agent
+    api.nixl_agent.create_backend = create_backend_in_turn
 
 
 @contextmanager
-def one_agent_at_a_time() -> Iterator[None]:
-    """Let one engine of this machine create its UCX agent at a time: two that did so at once have hung (UCX 1.20.0).
+def one_process_at_a_time() -> Iterator[None]:
+    """Let one engine of this checkout start UCX at a time: two that did so at once have hung (UCX 1.20.0).
 
-    The lock is on the directory of this file, so nothing is left behind. Whoever holds it is bounded by SGLang's own
-    deadline on creating a backend (SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT).
+    It takes half a second. The lock is on the directory of this file, so nothing is left behind. Whoever holds it is
+    bounded by SGLang's own deadline on creating a backend (SGLANG_DISAGGREGATION_ENGINE_INIT_TIMEOUT), and so is
+    whoever waits.
     """
     directory = os.open(Path(__file__).parent, os.O_RDONLY)
     try:
