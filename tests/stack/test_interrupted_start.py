@@ -1,0 +1,44 @@
+"""Ctrl-C at every step of a start: exit 130, and nothing is left of what was begun."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.engine import Dsv4, assert_gone, shm_files, write_profile
+
+pytestmark = pytest.mark.stack
+
+STEPS = (
+    "model:local",
+    "start:prefill-0",
+    "start:decode-0",
+    "await:prefill-0",
+    "start:router",
+    "await:router",
+    "canary:small",
+    "canary:large",
+    "readback:router",
+)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_ctrl_c_in_the_middle_of(step: str, tmp_path: Path) -> None:
+    before = shm_files()
+    mine = Dsv4(tmp_path / "state")
+    profile = write_profile(tmp_path, "interrupted")
+    serving = mine.start("serve", "-o", "jsonl", profile.path)
+    assert serving.stdout is not None
+    for line in serving.stdout:
+        event = json.loads(line).get("event", {})
+        if event.get("step") == step and event.get("state") == "begin":
+            serving.send_signal(signal.SIGINT)
+            break
+    else:
+        pytest.fail(f"the start ended before {step}")
+    out, errors = serving.communicate(timeout=90)
+    assert serving.returncode == 130, errors
+    assert json.loads(out.splitlines()[-1])["error"]["exit_code"] == 130
+    assert_gone(profile, before)
+    assert mine.run("status", profile.path).code == 3

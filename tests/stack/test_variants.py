@@ -1,0 +1,35 @@
+"""The variants of the CPU profile come up, prove themselves, answer rightly, and go."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.engine import Dsv4, assert_gone, shm_files, write_profile
+from tests.stack.test_equality import check_equality
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.mark.parametrize(
+    ("extends", "prefill", "decode"),
+    [
+        ("cpu-tp2", 1, 1),
+        ("cpu-pp2", 1, 1),
+        ("cpu-mooncake", 1, 1),
+        ("cpu-2p2d", 2, 2),
+        ("cpu-kv-heavy", 1, 1),
+    ],
+)
+@pytest.mark.timeout(400)
+def test_the_variant_serves(extends: str, prefill: int, decode: int, tmp_path: Path) -> None:
+    before = shm_files()
+    mine = Dsv4(tmp_path / "state")
+    profile = write_profile(tmp_path, f"v-{extends}", extends=extends, prefill=prefill, decode=decode)
+    served = mine.run("serve", "--detach", profile.path, timeout_s=300)
+    assert served.code == 0, served.err
+    check_equality(profile.url, None)
+    stopped = mine.run("stop", "--yes", profile.path)
+    assert stopped.code == 0, stopped.err
+    assert_gone(profile, before)
+    shutil.rmtree(mine.state)
