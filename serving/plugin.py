@@ -17,11 +17,10 @@ def register() -> None:
         SystemExit: the engine runs without a GPU, and its SGLang lacks a function that must be changed for that.
     """
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
-        from serving.cpu import host_memory, shutdown
+        from serving.cpu import host_memory, leftovers
 
         _after(host_memory.KV_CLASS, host_memory.for_host_memory)
-        _after(shutdown.SCHEDULER_RELEASED, shutdown.exit_now)
-        _after(shutdown.LOAD_FILE, shutdown.in_temporary_directory)
+        _after(leftovers.LOAD_FILE, leftovers.in_temporary_directory)
 
 
 def _after(target: str, hook: Callable[..., Any]) -> None:

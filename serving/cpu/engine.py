@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from serving.cpu import verbs
+
 ENVIRONMENT = {
     "SGLANG_USE_CPU_ENGINE": "1",
     # One thread: OpenMP's helpers spin between two kernels and would take the cores from the other processes.
@@ -23,6 +25,8 @@ ENVIRONMENT = {
     "SGLANG_HOST_IP": "127.0.0.1",
     "UCX_NET_DEVICES": "lo",
     "UCX_TLS": "tcp",
+    "MC_FORCE_TCP": "1",
+    "MOONCAKE_PROTOCOL": "tcp",
     # Without it SGLang imports all of its models to find the one that it serves.
     "SGLANG_EXTERNAL_MODEL_PACKAGE": "serving.cpu.models",
     # SGLang compiles a function for TP > 1, which needs a C++ compiler and takes longer than it can ever save here.
@@ -71,6 +75,8 @@ def main(arguments: list[str]) -> None:
         os.environ.setdefault(name, value)
     # Last on the path: a real package wins over its stand-in.
     sys.path.append(str(Path(__file__).parent / "standins"))
+    if "mooncake" in arguments:
+        verbs.provide()
     import_once()
     sys.stderr.write(f"imports done in {time.monotonic() - began:.1f} s\n")
     fork_instead_of_spawn()

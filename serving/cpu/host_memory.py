@@ -9,6 +9,7 @@ import fcntl
 import functools
 import importlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,7 @@ def nixl_manager_in_host_memory(manager: Any) -> Any:
 
 @functools.cache
 def prepare_nixl() -> None:
-    """Have NIXL agents of this process sleep when there is nothing to do, and start UCX one process at a time.
+    """Have NIXL sleep when there is nothing to do, start UCX one process at a time, and end with its process.
 
     The agent's setting pthrDelay is in microseconds; NIXL's Python API sets it to 0 and offers no way to say
     otherwise. With anything above, the progress thread waits for an event of UCX: an agent at rest uses 1 % of a core
@@ -63,6 +64,20 @@ def prepare_nixl() -> None:
 
     api.nixlBind.nixlAgent = create_sleeping_agent
     api.nixl_agent.create_backend = create_backend_in_turn
+    importlib.import_module("sglang.srt.disaggregation.nixl.conn").threading = DaemonThreads()
+
+
+class DaemonThreads:
+    """The module `threading` to SGLang's NIXL code, with threads that do not outlive the work.
+
+    Its prefill side starts threads that never end and are not daemons. The scheduler's process then waits for them
+    after it has released everything, until SGLang kills it 15 s later and says that it had not.
+    """
+
+    Thread = functools.partial(threading.Thread, daemon=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(threading, name)
 
 
 @contextmanager
