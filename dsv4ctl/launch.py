@@ -33,7 +33,7 @@ from dsv4ctl.state import StackRecord
 from dsv4ctl.stop import Stopping, stop_plan
 from dsv4ctl.supervisors.base import UnitState
 
-CLEAN_UP_GRACE_S = 4.0
+CLEAN_UP_GRACE_S = 3.0
 _GIB = 1024**3
 
 Look = Callable[[Sequence[WorkerView]], None]

@@ -7,14 +7,14 @@ between steps or where a step itself waits.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from dsv4ctl.errors import Dsv4Error
 from dsv4ctl.journal import JournalSink
 from dsv4ctl.signals import Interrupts
 
-Fact = str | int | float | bool | None | Sequence["Fact"] | Mapping[str, "Fact"]
-Facts = Mapping[str, Fact]
+Facts = Mapping[str, Any]
+"""What a step found or did, as JSON has it."""
 
 
 @dataclass(frozen=True)

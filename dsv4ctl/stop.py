@@ -1,16 +1,20 @@
 """Ending a stack and proving that nothing of it is left: no process, no port, no shared memory."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dsv4ctl.errors import DeadlineExceeded, VerificationFailed
 from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.plan import Action, Facts, Step
-from dsv4ctl.procfs import listeners, own_uid, shm_listing, shm_segments
+from dsv4ctl.procfs import listeners, own_uid, shm_listing, shm_segments, still_there
 from dsv4ctl.profile.schema import ROUTER
 from dsv4ctl.state import StackRecord, WorkerRecord
-from dsv4ctl.supervisors.base import UnitHandle, UnitState, UnitStatus
+from dsv4ctl.supervisors.base import UnitHandle, UnitStatus
 from dsv4ctl.waiting import wait_until
+
+T = TypeVar("T")
 
 _KILL_DEADLINE_S = 10.0
 _PROVE_DEADLINE_S = 10.0
@@ -23,28 +27,22 @@ def stop_plan(records: Sequence[tuple[str, StackRecord]], grace_s: float) -> tup
     The router goes first, so that nobody sends requests to engines that are ending. SGLang drains without bound while a
     request is pinned, so the grace is ours.
     """
-    members = [(host, worker) for host, record in records for worker in record.workers]
-    members.sort(key=lambda member: member[1].role != ROUTER)
-    steps = [
-        Step(f"note:{host}", f"note the shared memory in use on {host}", host, _PROVE_DEADLINE_S) for host, _ in records
-    ]
-    steps += [
-        Step(f"terminate:{worker.name}", f"ask {worker.name} to end", host, _KILL_DEADLINE_S)
-        for host, worker in members
-    ]
-    steps += [Step(f"drain:{host}", f"wait until all on {host} have ended", host, grace_s) for host, _ in records]
-    steps += [
-        Step(f"kill:{worker.name}", f"kill what is left of {worker.name}", host, _KILL_DEADLINE_S)
-        for host, worker in members
-    ]
-    steps += [
-        Step(
-            f"prove:{host}", f"prove that no process, port or shared memory is left on {host}", host, _PROVE_DEADLINE_S
-        )
-        for host, _ in records
-    ]
-    steps += [Step(f"forget:{host}", f"forget the stack on {host}", host, _PROVE_DEADLINE_S) for host, _ in records]
-    return tuple(steps)
+    hosts = [host for host, _ in records]
+    routers = [host for host, record in records if any(worker.role == ROUTER for worker in record.workers)]
+    titles = (
+        ("note", "note the shared memory in use on {}", hosts, _PROVE_DEADLINE_S),
+        ("router", "ask the router on {} to end", routers, _KILL_DEADLINE_S),
+        ("engines", "ask the engines on {} to end", hosts, _KILL_DEADLINE_S),
+        ("drain", "wait until all on {} have ended", hosts, grace_s),
+        ("kill", "kill what is left on {}", hosts, _KILL_DEADLINE_S),
+        ("prove", "prove that no process, port or shared memory is left on {}", hosts, _PROVE_DEADLINE_S),
+        ("forget", "forget the stack on {}", hosts, _PROVE_DEADLINE_S),
+    )
+    return tuple(
+        Step(f"{kind}:{host}", title.format(host), host, deadline_s)
+        for kind, title, where, deadline_s in titles
+        for host in where
+    )
 
 
 class Stopping:
@@ -66,25 +64,17 @@ class Stopping:
 
     def action_for(self, step: Step) -> Action:
         """How a step of `stop_plan` is carried out."""
-        kind, _, name = step.id.partition(":")
-        place = self._fleet[step.host]
-        if kind in {"terminate", "kill"}:
-            return _Signal(self, place, name, step, kill=kind == "kill")
-        return _OnHost(self, place, kind, step)
+        return _OnHost(self, self._fleet[step.host], step.id.partition(":")[0], step)
 
-    def status(self, place: Place, worker: str) -> UnitStatus | None:
-        """Status of a worker's unit; None when there is no unit."""
-        handle = self.handles.get(worker)
-        return place.supervisor.status(handle) if handle is not None else None
+    def statuses(self, place: Place) -> dict[str, UnitStatus]:
+        """Status of every unit of a host, by worker; a worker that was never started has none."""
+        names = [worker.name for worker in self.workers(place) if worker.name in self.handles]
+        found = in_parallel(lambda name: place.supervisor.status(self.handles[name]), names)
+        return dict(zip(names, found, strict=True))
 
     def alive(self, place: Place) -> dict[str, tuple[int, ...]]:
         """Pids that are left, by worker, on one host."""
-        found: dict[str, tuple[int, ...]] = {}
-        for worker in self.workers(place):
-            status = self.status(place, worker.name)
-            if status is not None and status.pids:
-                found[worker.name] = status.pids
-        return found
+        return {name: status.pids for name, status in self.statuses(place).items() if status.pids}
 
     def workers(self, place: Place) -> tuple[WorkerRecord, ...]:
         return self._records[place.name].workers
@@ -95,19 +85,41 @@ class Stopping:
         self._shm[place.name] |= {segment.path for segment in shm_segments(place.host, pids)}
         return {"segments": sorted(self._shm[place.name]), "processes": len(pids)}
 
+    def terminate(self, place: Place, *, routers: bool) -> Facts:
+        """SIGTERM to the routers, or to the engines, of a host."""
+        names = [worker.name for worker in self.workers(place) if (worker.role == ROUTER) == routers]
+        asked = [name for name in names if name in self.handles]
+        in_parallel(lambda name: place.supervisor.terminate(self.handles[name]), asked)
+        return {"asked": asked}
+
     def drain(self, place: Place, grace_s: float) -> Facts:
         """Wait for a polite end, within the grace. What remains is no failure: the next step ends it."""
+        handles = [self.handles[worker.name] for worker in self.workers(place) if worker.name in self.handles]
         try:
+            # The leader of a unit goes last, so a cheap look at the leaders is enough to wait by.
             wait_until(
-                lambda: not self.alive(place),
+                lambda: not any(still_there(place.host, handle.pid, handle.start_ticks) for handle in handles),
                 deadline_s=grace_s,
                 interval_s=_LOOK_EVERY_S,
                 what=f"the workers on {place.name} to end",
                 sleep=self._sleep,
             )
         except DeadlineExceeded:
-            return {"left": sorted(self.alive(place))}
-        return {"left": []}
+            return {"ended": False}
+        return {"ended": True}
+
+    def kill(self, place: Place, deadline_s: float) -> Facts:
+        """SIGKILL to all that is left, and wait until it is gone."""
+        left = sorted(self.alive(place))
+        in_parallel(lambda name: place.supervisor.kill(self.handles[name]), left)
+        if left:
+            wait_until(
+                lambda: not self.alive(place),
+                deadline_s=deadline_s,
+                interval_s=_LOOK_EVERY_S,
+                what=f"the killed processes on {place.name} to go",
+            )
+        return {"killed": left}
 
     def prove(self, place: Place) -> Facts:
         """No process, no port, no shared memory of ours.
@@ -143,43 +155,18 @@ class Stopping:
 
     def forget(self, place: Place) -> Facts:
         """Drop the records of what is proven to be gone."""
-        for worker in self.workers(place):
-            handle = self.handles.get(worker.name)
-            if handle is not None:
-                place.supervisor.forget(handle)
+        names = [worker.name for worker in self.workers(place) if worker.name in self.handles]
+        in_parallel(lambda name: place.supervisor.forget(self.handles[name]), names)
         place.store.delete(self._records[place.name].stack)
         return {}
 
 
-@dataclass(frozen=True)
-class _Signal:
-    stopping: Stopping
-    place: Place
-    worker: str
-    step: Step
-    kill: bool
-
-    def already(self) -> str | None:
-        status = self.stopping.status(self.place, self.worker)
-        if status is None:
-            return "it was never started"
-        if self.kill:
-            return None if status.pids else "nothing is left of it"
-        return None if status.state is UnitState.RUNNING else f"it is not running ({status.state.value})"
-
-    def run(self) -> Facts:
-        handle = self.stopping.handles[self.worker]
-        if not self.kill:
-            self.place.supervisor.terminate(handle)
-            return {}
-        self.place.supervisor.kill(handle)
-        wait_until(
-            lambda: not self.place.supervisor.status(handle).pids,
-            deadline_s=self.step.deadline_s,
-            interval_s=_LOOK_EVERY_S,
-            what=f"the killed processes of {self.worker} on {self.place.name} to go",
-        )
-        return {}
+def in_parallel(do: Callable[[str], T], names: Sequence[str]) -> list[T]:
+    """`do` for each name at the same time: most of what a supervisor does is waiting for its host."""
+    if not names:
+        return []
+    with ThreadPoolExecutor(len(names)) as pool:
+        return list(pool.map(do, names))
 
 
 @dataclass(frozen=True)
@@ -193,10 +180,13 @@ class _OnHost:
         return None
 
     def run(self) -> Facts:
-        if self.kind == "note":
-            return self.stopping.note(self.place)
-        if self.kind == "drain":
-            return self.stopping.drain(self.place, self.step.deadline_s)
-        if self.kind == "prove":
-            return self.stopping.prove(self.place)
-        return self.stopping.forget(self.place)
+        stopping, place = self.stopping, self.place
+        return {
+            "note": lambda: stopping.note(place),
+            "router": lambda: stopping.terminate(place, routers=True),
+            "engines": lambda: stopping.terminate(place, routers=False),
+            "drain": lambda: stopping.drain(place, self.step.deadline_s),
+            "kill": lambda: stopping.kill(place, self.step.deadline_s),
+            "prove": lambda: stopping.prove(place),
+            "forget": lambda: stopping.forget(place),
+        }[self.kind]()

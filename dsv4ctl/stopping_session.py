@@ -43,11 +43,7 @@ def run_stop(console: Console, ref: str | None, *, grace_s: float, yes: bool) ->
                 on_trouble=console.warn,
             )
         seconds = sum(timed.seconds for timed in timeline)
-        killed = [
-            timed.step.id.partition(":")[2]
-            for timed in timeline
-            if timed.step.id.startswith("kill:") and timed.state == "done"
-        ]
+        killed = [name for timed in timeline for name in timed.facts.get("killed", ())]
         if not console.machine:
             how = f"; {', '.join(killed)} had to be killed" if killed else ""
             console.say(

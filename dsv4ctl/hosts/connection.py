@@ -12,7 +12,7 @@ from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed
 from dsv4ctl.hosts import known_hosts
 from dsv4ctl.hosts.dial import dial
 from dsv4ctl.hosts.identities import authenticate
-from dsv4ctl.hosts.liveness import ASK_EVERY_S, SILENCE_S, SignalPacketizer, Stream, WatchedStream
+from dsv4ctl.hosts.liveness import SignalPacketizer, Stream, WatchedStream
 from dsv4ctl.hosts.proxy_command import ProxyProcess
 from dsv4ctl.hosts.ssh_config import Target
 
@@ -76,7 +76,7 @@ class Connection:
         if self._closing.is_set():
             why = "it was closed"
         elif self._stream.fell_silent:
-            why = f"nothing came from the host for {SILENCE_S:g} s"
+            why = f"nothing came from the host for {self._stream.silence_s:g} s"
         else:
             why = "the host, or something on the way, ended it"
         return ConnectionLost(f"{self.target}: the connection was lost while {doing}", why=why)
@@ -181,7 +181,7 @@ class Connection:
     def _keep(self) -> None:
         """Ask for signs of life, and renew the followers' leases."""
         renewed_at = self._clock()
-        while not self._closing.wait(ASK_EVERY_S) and self._transport.is_active():
+        while not self._closing.wait(self._stream.silence_s / 3) and self._transport.is_active():
             self._stream.expect()
             try:
                 self._transport.global_request("keepalive@openssh.com", wait=True)
@@ -209,7 +209,7 @@ class Connection:
 
 
 def open_connection(
-    targets: Sequence[Target], *, end: float, clock: Callable[[], float] = time.monotonic
+    targets: Sequence[Target], *, end: float, silence_s: float, clock: Callable[[], float] = time.monotonic
 ) -> Connection:
     """Connect to each of `targets` through the one before it; verify each one's key, then log in.
 
@@ -230,7 +230,7 @@ def open_connection(
                 raw = dial(target, hop_end, clock)
             else:
                 raw = _jump(before, target, hop_end - clock())
-            stream = WatchedStream(raw, clock)
+            stream = WatchedStream(raw, silence_s, clock)
             transport = paramiko.Transport(stream, packetizer_class=SignalPacketizer)  # type: ignore[arg-type]
             transports.append(transport)
             _greet(transport, target, hop_end, end, clock, proxy)

@@ -9,8 +9,7 @@ from typing import Protocol
 import paramiko
 from paramiko.common import MSG_CHANNEL_REQUEST
 
-# We ask the peer for a sign of life this often while it is silent, and give it this long to send anything at all.
-ASK_EVERY_S = 2.0
+# How long a peer that was asked for a sign of life may send nothing at all. It is asked three times as often.
 SILENCE_S = 6.0
 
 # A status no process can exit with, plus the signal's number.
@@ -38,8 +37,11 @@ class WatchedStream:
     stuck behind a full send buffer passes here as well.
     """
 
-    def __init__(self, stream: Stream, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: Stream, silence_s: float = SILENCE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._stream = stream
+        self.silence_s = silence_s
         self._clock = clock
         self._asked_at: float | None = None
         self._closed = False  # paramiko reads this of whatever it is given
@@ -72,7 +74,7 @@ class WatchedStream:
 
     def _overdue(self) -> bool:
         asked_at = self._asked_at
-        self.fell_silent = asked_at is not None and self._clock() - asked_at > SILENCE_S
+        self.fell_silent = asked_at is not None and self._clock() - asked_at > self.silence_s
         return self.fell_silent
 
     def settimeout(self, timeout: float | None, /) -> None:

@@ -29,6 +29,7 @@ from dsv4ctl.hosts.connection import (
 )
 from dsv4ctl.hosts.execution import Execution
 from dsv4ctl.hosts.follow import START_DEADLINE_S, Lines, describe_source, follower_argv, started
+from dsv4ctl.hosts.liveness import SILENCE_S
 from dsv4ctl.hosts.ssh_config import CONFIG_ENV, Hop, resolve_with_ssh, route
 from dsv4ctl.hosts.tunnel import SshTransport
 
@@ -44,13 +45,20 @@ class SshHost:
         name: as one would give it to ssh: an alias of the configuration, a host name, or user@host.
         config_file: the configuration to use instead of ~/.ssh/config and the system's, as `ssh -F` does. Without it
             the environment variable DSV4CTL_SSH_CONFIG may name one.
+        silence_s: how long a host may send nothing, when asked, before the connection counts as lost.
     """
 
     def __init__(
-        self, name: str, *, config_file: str | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        *,
+        config_file: str | None = None,
+        silence_s: float = SILENCE_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
         self._config_file = config_file or os.environ.get(CONFIG_ENV) or None
+        self._silence_s = silence_s
         self._clock = clock
         self._lock = threading.Lock()
         self._main: Connection | None = None
@@ -209,7 +217,7 @@ class SshHost:
         if self._closed:
             raise OperationFailed(f"{self._name}: the host was closed")
         targets = route(Hop(self._name), lambda hop: resolve_with_ssh(hop, self._config_file))
-        return open_connection(targets, end=end, clock=self._clock)
+        return open_connection(targets, end=end, silence_s=self._silence_s, clock=self._clock)
 
     def close(self) -> None:
         """End the connections, and with them every command and follower of ours on the host."""
