@@ -7,7 +7,8 @@ checked here, and a lack ends the process with one sentence (SystemExit is not a
 import os
 import pkgutil
 from collections.abc import Callable
-from typing import Any
+
+from serving.untyped import Untyped
 
 
 def register() -> None:
@@ -23,7 +24,7 @@ def register() -> None:
         _after(leftovers.LOAD_FILE, leftovers.in_temporary_directory)
 
 
-def _after(target: str, hook: Callable[..., Any]) -> None:
+def _after(target: str, hook: Callable[..., Untyped]) -> None:
     """Have `hook` called with the result and the arguments of `target`; what it returns, if not None, is the result."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

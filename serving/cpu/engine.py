@@ -59,13 +59,13 @@ def import_once() -> None:
 
 
 def fork_instead_of_spawn() -> None:
-    """Make SGLang start its processes by fork, whatever it asks for."""
-    set_start_method = multiprocessing.set_start_method
+    """Have SGLang start its processes by fork; it chooses spawn itself, in the function that is hooked."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    def forked(_method: str | None, force: bool = False) -> None:
-        set_start_method("fork", force=force)
+    def choose_fork(*_: object) -> None:
+        multiprocessing.set_start_method("fork", force=True)
 
-    multiprocessing.set_start_method = forked
+    HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", choose_fork, HookType.AFTER)
 
 
 def main(arguments: list[str]) -> None:

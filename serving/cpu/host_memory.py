@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from serving.untyped import Untyped
 
 KV_CLASS = "sglang.srt.disaggregation.utils.get_kv_class"
 """The one function through which SGLang's prefill and decode get the classes of a transfer backend."""
@@ -21,7 +22,7 @@ KV_CLASS = "sglang.srt.disaggregation.utils.get_kv_class"
 PROGRESS_DELAY_US = 1000
 
 
-def for_host_memory(chosen: Any, transfer_backend: Any, class_type: Any) -> Any:
+def for_host_memory(chosen: Untyped, transfer_backend: Untyped, class_type: Untyped) -> Untyped:
     """The class to use instead of `chosen`; None leaves it."""
     kind = (transfer_backend.name, class_type.name)
     if kind == ("NIXL", "MANAGER"):
@@ -32,10 +33,10 @@ def for_host_memory(chosen: Any, transfer_backend: Any, class_type: Any) -> Any:
     return None
 
 
-def nixl_manager_in_host_memory(manager: Any) -> Any:
+def nixl_manager_in_host_memory(manager: Untyped) -> Untyped:
     """A NIXL KV manager class that registers its buffers as host memory."""
 
-    def initialise(self: Any, args: Any, *rest: Any, **named: Any) -> None:
+    def initialise(self: Untyped, args: Untyped, *rest: Untyped, **named: Untyped) -> None:
         args.kv_data_mem_kinds = ["DRAM"] * len(args.kv_data_ptrs)
         manager.__init__(self, args, *rest, **named)
 
@@ -51,20 +52,20 @@ def prepare_nixl() -> None:
     instead of 95 %, and a transfer takes as long as before (1 KB in 1 ms, 32 MB in 11 to 25 ms, either way).
     """
     api = importlib.import_module("nixl._api")
-    create_agent: Callable[[str, Any], Any] = api.nixlBind.nixlAgent
-    create_backend: Callable[..., Any] = api.nixl_agent.create_backend
+    create_agent: Callable[[str, Untyped], Untyped] = api.nixlBind.nixlAgent
+    create_backend: Callable[..., Untyped] = api.nixl_agent.create_backend
 
-    def create_sleeping_agent(name: str, config: Any) -> Any:
+    def create_sleeping_agent(name: str, config: Untyped) -> Untyped:
         config.pthrDelay = PROGRESS_DELAY_US
         return create_agent(name, config)
 
-    def create_backend_in_turn(*arguments: Any) -> Any:
+    def create_backend_in_turn(*arguments: Untyped) -> Untyped:
         with one_process_at_a_time():
             return create_backend(*arguments)
 
     api.nixlBind.nixlAgent = create_sleeping_agent
     api.nixl_agent.create_backend = create_backend_in_turn
-    importlib.import_module("sglang.srt.disaggregation.nixl.conn").threading = DaemonThreads()
+    vars(importlib.import_module("sglang.srt.disaggregation.nixl.conn"))["threading"] = DaemonThreads()
 
 
 class DaemonThreads:
@@ -76,7 +77,7 @@ class DaemonThreads:
 
     Thread = functools.partial(threading.Thread, daemon=True)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Untyped:
         return getattr(threading, name)
 
 

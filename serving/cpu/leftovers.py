@@ -2,12 +2,13 @@
 
 import os
 import tempfile
-from typing import Any
+
+from serving.untyped import Untyped
 
 LOAD_FILE = "sglang.srt.managers.load_snapshot.shm_path_for"
-"""Where a scheduler publishes its load for the HTTP server of its engine: a file in /dev/shm that SGLang never removes."""
+"""Where a scheduler publishes its load for the HTTP server of its engine: in /dev/shm, and SGLang never removes it."""
 
 
-def in_temporary_directory(path: str, *_: Any) -> str:
+def in_temporary_directory(path: str, *_: Untyped) -> str:
     """The same file in the temporary directory."""
     return os.path.join(tempfile.gettempdir(), os.path.basename(path))  # noqa: PTH118, PTH119  SGLang wants a str

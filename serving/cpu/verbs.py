@@ -31,7 +31,7 @@ def provide() -> None:
             ) from None
         search = [str(directory), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         os.environ["LD_LIBRARY_PATH"] = ":".join(search)
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606  there is no shell, on purpose
 
 
 def _libraries_of_nixl() -> Path:
