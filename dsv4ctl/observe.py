@@ -203,8 +203,7 @@ def death(view: WorkerView) -> OperationFailed:
     after = f" after {view.age_s:.1f} s" if view.age_s is not None else ""
     what = f"{view.name} on {view.host} is not running: {view.word}{after}"
     if view.first_error is not None:
-        where = f" ({view.first_error.where})" if view.first_error.where else ""
-        why = f"{view.first_error.message}{where}"
+        why = str(view.first_error)
     elif view.exit_code == -9:
         why = "its log has no error; the kernel ends a process so when memory runs out (see `dmesg`)"
     else:

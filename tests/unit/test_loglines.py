@@ -31,6 +31,32 @@ def test_the_first_error_is_named_with_its_place_and_not_the_last_of_the_cascade
     assert found.first_error.line_number == 3
 
 
+CHAIN = """\
+Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/json/decoder.py", line 353, in raw_decode
+    obj, end = self.scan_once(s, idx)
+json.decoder.JSONDecodeError: Expecting ',' delimiter: line 1 column 62 (char 61)
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/transformers/configuration_utils.py", line 700, in _get_config_dict
+    raise OSError(message)
+OSError: It looks like the config file at '/m/config.json' is not a valid JSON file.
+"""
+
+
+def test_a_chain_is_told_by_its_last_link_with_its_first_as_the_cause() -> None:
+    found = digest(CHAIN + CASCADE).first_error
+    assert found is not None
+    assert str(found) == (
+        "OSError: It looks like the config file at '/m/config.json' is not a valid JSON file. "
+        "(transformers/configuration_utils.py:700 in _get_config_dict); "
+        "caused by json.decoder.JSONDecodeError: Expecting ',' delimiter: line 1 column 62 (char 61)"
+    )
+    assert found.line_number == 1
+
+
 def test_the_phase_is_what_the_worker_waits_for_next() -> None:
     found = LogDigest()
     assert found.waits_for == "its imports"
