@@ -7,7 +7,7 @@ from typing import Protocol, Self
 from dsv4ctl.errors import DeadlineExceeded, OperationFailed
 from dsv4ctl.hosts.base import CommandLog, FileLog, LogSource
 from dsv4ctl.hosts.command import describe, last_lines
-from dsv4ctl.hosts.guard import not_started
+from dsv4ctl.hosts.guard import after_start, not_started
 
 # A line longer than this comes in pieces: a log without newlines must not fill our memory.
 MAX_LINE = 1 << 20
@@ -31,7 +31,10 @@ follow_one() {
     fi
     (
         exec >/dev/null 2>&1
-        while [ ! -e "$path" ] || [ "$path" -ef /dev/fd/4 ]; do sleep 0.3; done
+        until [ -e "$path" ] && [ ! "$path" -ef /dev/fd/4 ]; do
+            [ -d "/proc/$$" ] || exit
+            sleep 0.3
+        done
         sleep 1
     ) &
     tail -s 0.1 --pid="$!" -c "+$((position + 1))" -f </dev/fd/4
@@ -144,9 +147,9 @@ class Lines:
         """Read some more; False when nothing came before `end`."""
         data = self._pipe.read(max(0.0, end - self._clock()))
         if data == b"":
-            stderr = self._pipe.stderr()
-            why = not_started(stderr)
-            raise OperationFailed(f"{self._what}: cannot be followed", why=last_lines(stderr if why is None else why))
+            said = self._pipe.stderr()
+            why = not_started(said) or after_start(said) or said
+            raise OperationFailed(f"{self._what}: cannot be followed", why=last_lines(why))
         self._buffer += data or b""
         return data is not None
 

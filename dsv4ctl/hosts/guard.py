@@ -26,24 +26,32 @@ STARTED = b"\x1edsv4ctl: started\n"
 
 # $1 seconds, $2 held|passed, $3 bytes of `export` lines at the start of stdin, $4 working directory or empty; argv.
 # The environment comes over stdin, because every user of a machine can read an argv.
-# /proc/PID/stat: after the name in parentheses come state, parent, group and session.
+# `members` are the processes of the session, without the watch and what it runs itself to find them. In /proc/PID/stat,
+# after the name in parentheses, come state, parent, group and session.
 SCRIPT = r"""
 guard_lease=$1 guard_input=$2 guard_exports=$3 guard_cwd=$4 guard_main=$$ guard_path=$PATH
 shift 4
 [ "$guard_exports" -eq 0 ] || eval "$(head -c "$guard_exports")"
+members() {
+    cat /proc/[0-9]*/stat 2>/dev/null | awk -v session="$guard_main" -v watch="$guard_watch" '
+        { pid = $1; sub(/^.*\) /, ""); if ($4 == session && $1 != "Z") parent[pid] = $2 }
+        END {
+            for (pid in parent) {
+                above = parent[pid]
+                if (pid != watch && above != watch && !((above in parent) && parent[above] == watch)) print pid
+            }
+        }'
+}
 signal_session() {
     found=
-    read -r self rest </proc/self/stat
-    for stat in /proc/[0-9]*/stat; do
-        { read -r line <"$stat"; } 2>/dev/null || continue
-        pid=${line%% *}
-        set -- "$1" ${line##*) }
-        [ "$5" = "$guard_main" ] && [ "$pid" != "$self" ] && [ "$2" != Z ] && kill "-$1" "$pid" && found=yes
+    for pid in $(members); do
+        kill "-$1" "$pid" && found=yes
     done
     [ "$found" ]
 }
 watch() {
     PATH=$guard_path
+    read -r guard_watch rest </proc/self/stat
     if [ "$guard_input" = held ]; then
         while timeout "$guard_lease" sh -c 'read -r line'; do :; done
     else
@@ -75,6 +83,7 @@ case $1 in
     */*) [ -f "$1" ] && [ -x "$1" ] || { printf '%s: no executable file\n' "$1" >&2; exit 126; } ;;
 esac
 printf '\036dsv4ctl: started\n'
+printf '\036dsv4ctl: started\n' >&2
 exec "$@"
 """
 
@@ -104,16 +113,17 @@ def guarded(
     return ["/bin/sh", "-c", SCRIPT, "dsv4ctl-guard", *settings, *argv]
 
 
-def after_start(stdout: bytes) -> bytes | None:
-    """What the command itself wrote: all after the guard's mark. None when the mark has not come.
+def after_start(output: bytes) -> bytes | None:
+    """What the command itself wrote, to either stream: all after the guard's mark. None when the mark has not come.
 
     What the login shell's start files print comes before the mark.
     """
-    _, mark, rest = stdout.partition(STARTED)
+    _, mark, rest = output.partition(STARTED)
     return rest if mark else None
 
 
 def not_started(stderr: bytes) -> bytes | None:
     """Why the command could not be started, in the shell's words; None when it was started."""
     said, mark, _ = stderr.rpartition(NOT_STARTED)
+    said = said.rpartition(STARTED)[2]
     return _SHELL_PREFIX.sub(b"", said) if mark else None

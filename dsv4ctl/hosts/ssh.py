@@ -81,7 +81,7 @@ class SshHost:
     ) -> Completed:
         """Run a command (see `Host.run`). It is sent once: when the connection is lost afterwards, it is not repeated.
 
-        Standard output of the login shell's start files is left out. With `stdin` the command is ended up to a second
+        What the login shell's start files print is left out. With `stdin` the command is ended up to a second
         late when the connection is lost; without, at once.
         """
         check_command(argv, env)
@@ -112,14 +112,14 @@ class SshHost:
     def _completed(
         self, argv: Sequence[str], cwd: str | None, status: int, execution: Execution, duration_s: float
     ) -> Completed:
-        stdout, stderr = guard.after_start(execution.stdout), execution.stderr
-        reason = guard.not_started(stderr)
+        stdout, stderr = guard.after_start(execution.stdout), guard.after_start(execution.stderr)
+        reason = guard.not_started(execution.stderr)
         if reason is not None:
             raise cannot_start(self._name, argv, cwd, last_lines(reason))
-        if stdout is None:
+        if stdout is None or stderr is None:
             raise OperationFailed(
                 f"{self._name}: the login shell did not run {describe(argv)}; it {ending(status)}",
-                why=last_lines(execution.stdout + stderr),
+                why=last_lines(execution.stdout + execution.stderr),
                 hint="The account may have no shell, or a forced command.",
             )
         return Completed(tuple(argv), status, stdout, stderr, duration_s)

@@ -14,7 +14,7 @@ import pytest
 from dsv4ctl.errors import DeadlineExceeded, OperationFailed, UsageError
 from dsv4ctl.hosts.base import FileLog, Host, LogStream
 from dsv4ctl.waiting import wait_until
-from tests.sshd import processes
+from tests.sshd import children, processes
 from tests.web import Web
 
 AWKWARD = [
@@ -42,12 +42,20 @@ AWKWARD = [
 
 def lines(stream: LogStream, count: int, timeout_s: float = 10) -> list[str]:
     """The next lines; fails when they do not come."""
-    found = []
+    found: list[str] = []
     for _ in range(count):
         line = stream.readline(timeout_s)
         assert line is not None, f"only {found} came"
         found.append(line)
     return found
+
+
+def is_tail(pid: int) -> bool:
+    """Whether a process is the reader of a follower."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text() == "tail\n"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 class TestRun:
@@ -147,7 +155,7 @@ class TestRun:
         script = f"timeout 999 sleep {mark} & sh -c 'trap \"\" TERM; sleep {mark}; sleep {mark}' & sleep {mark}"
         started = time.monotonic()
         with pytest.raises(DeadlineExceeded) as caught:
-            host.run(["sh", "-c", script], stdin=stdin, deadline_s=1)
+            host.run(["sh", "-c", script], stdin=stdin, deadline_s=0.5)
         assert time.monotonic() - started < 6
         assert "killed" in str(caught.value)
         assert host.name in str(caught.value)
@@ -160,7 +168,9 @@ class TestRun:
         pid = int(done.text)
         # Longer than the guard's watch takes to see that its command has gone.
         with pytest.raises(DeadlineExceeded):
-            wait_until(lambda: not Path(f"/proc/{pid}").exists(), deadline_s=1.5, what="the background process to die")
+            wait_until(
+                lambda: not Path(f"/proc/{pid}").exists(), deadline_s=1.2 if stdin else 0.5, what="it to die by mistake"
+            )
         os.kill(pid, signal.SIGKILL)
 
     def test_nothing_of_the_guard_is_left(self, host: Host) -> None:
@@ -410,8 +420,12 @@ class TestFollow:
         path.write_text("1\n")
         with host.follow(FileLog(str(path)), tail_lines=1) as stream:
             assert lines(stream, 1) == ["1"]
-            for pid in processes("/bin/sh", "follow", str(path)):
-                os.kill(pid, signal.SIGKILL)
+            reader = wait_until(
+                lambda: [child for pid in processes("follow", str(path)) for child in children(pid) if is_tail(child)],
+                deadline_s=5,
+                what="the reader",
+            )
+            os.kill(reader[0], signal.SIGKILL)
             with pytest.raises(OperationFailed, match="cannot be followed"):
                 stream.readline(10)
 
