@@ -59,17 +59,20 @@ class UserManager:
         before = Path.cwd()
         own = [os.open(f"/proc/thread-self/ns/{name}", os.O_RDONLY) for name, _ in spaces]
         theirs = [os.open(f"/proc/{self.pid}/ns/{name}", os.O_RDONLY) for name, _ in spaces]
-        # A thread may change its mount namespace only when it shares its working directory with no other thread.
-        _checked(libc.unshare(CLONE_FS))
-        try:
-            for descriptor, (_, kind) in zip(theirs, spaces, strict=True):
+
+        def enter(descriptors: list[int]) -> None:
+            # A thread may change its mount namespace only when it shares its working directory with no other thread;
+            # those it has started since share it again.
+            _checked(libc.unshare(CLONE_FS))
+            for descriptor, (_, kind) in zip(descriptors, spaces, strict=True):
                 _checked(libc.setns(descriptor, kind))
             os.chdir(before)
+
+        try:
+            enter(theirs)
             yield
         finally:
-            for descriptor, (_, kind) in zip(own, spaces, strict=True):
-                _checked(libc.setns(descriptor, kind))
-            os.chdir(before)
+            enter(own)
             for descriptor in own + theirs:
                 os.close(descriptor)
 
@@ -114,8 +117,8 @@ def running(home: Path) -> Iterator[UserManager]:
             wait_until(lambda: _answers(manager, process), deadline_s=20, what="the systemd user manager")
             yield manager
         finally:
+            process.kill()
             (cgroup / "cgroup.kill").write_text("1")
-            process.wait(10)
             wait_until(lambda: _removed(cgroup), deadline_s=10, what=f"the end of {cgroup}")
 
 

@@ -1,23 +1,28 @@
-"""What both supervisors promise, with real processes and a real systemd user manager."""
+"""What both supervisors promise, here and over SSH, with real processes and a real systemd user manager."""
 
 import dataclasses
+import fcntl
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from dsv4ctl import procfs
-from dsv4ctl.errors import OperationFailed
+from dsv4ctl.errors import HostUnreachable, OperationFailed
+from dsv4ctl.hosts.base import Host
 from dsv4ctl.hosts.local import LocalHost
+from dsv4ctl.hosts.ssh import SshHost
 from dsv4ctl.supervisors.base import Supervisor, UnitHandle, UnitSpec, UnitState, UnitStatus
 from dsv4ctl.supervisors.process import ProcessSupervisor
 from dsv4ctl.supervisors.systemd import SystemdSupervisor
 from dsv4ctl.waiting import wait_until
-from tests.systemd import in_user_manager, user_manager  # noqa: F401 (fixtures)
+from tests.sshd import SshNet, processes, ssh_net
+from tests.systemd import UserManager, in_user_manager, user_manager  # noqa: F401 (fixtures)
 
 HOST = LocalHost()
 SLEEPER = ("/bin/sleep", "300")
@@ -26,19 +31,42 @@ IGNORES_TERM = ("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; do
 WITH_DAEMON = ("sh", "-c", "setsid sh -c 'sleep 300 & exit' & wait; echo ready; exec sleep 299")
 
 
-@pytest.fixture(params=["process", "systemd"])
-def supervisor(request: pytest.FixtureRequest, tmp_path: Path) -> Supervisor:
-    """Each of the two."""
-    if request.param == "systemd":
+@pytest.fixture(scope="session")
+def net_of_manager(
+    user_manager: UserManager,  # noqa: F811 (a fixture)
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SshNet]:
+    """An sshd that lives where the user manager does."""
+    with ExitStack() as stack:
+        with user_manager.entered():
+            started = stack.enter_context(ssh_net(tmp_path_factory.mktemp("ssh")))
+        yield started
+
+
+@pytest.fixture(params=["process", "process-ssh", "systemd", "systemd-ssh"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Host, Supervisor]]:
+    """Each of the two supervisors, on this machine and over SSH."""
+    kind, _, ssh = request.param.partition("-")
+    if kind == "systemd":
         request.getfixturevalue("in_user_manager")
-        return SystemdSupervisor(HOST, str(tmp_path))
-    return ProcessSupervisor(HOST, str(tmp_path), python=sys.executable, grace_s=1.0)
+    host: Host = LocalHost()
+    if ssh:
+        net: SshNet = request.getfixturevalue("net_of_manager" if kind == "systemd" else "net")
+        host = SshHost("direct", config_file=str(net.config))
+    try:
+        if kind == "systemd":
+            yield host, SystemdSupervisor(host, str(tmp_path))
+        else:
+            yield host, ProcessSupervisor(host, str(tmp_path), python=sys.executable, grace_s=1.0)
+    finally:
+        host.close()
 
 
 class Units:
     """Starts units, and leaves none behind."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, host: Host, supervisor: Supervisor) -> None:
+        self.host = host
         self.supervisor = supervisor
         self.started: list[UnitHandle] = []
 
@@ -58,12 +86,12 @@ class Units:
 
 
 @pytest.fixture
-def units(supervisor: Supervisor) -> Iterator[Units]:
+def units(place: tuple[Host, Supervisor]) -> Iterator[Units]:
     """Ends what a test started."""
-    made = Units(supervisor)
+    made = Units(*place)
     yield made
     for handle in made.started:
-        supervisor.kill(handle)
+        made.supervisor.kill(handle)
 
 
 def alive(pid: int) -> bool:
@@ -162,7 +190,9 @@ def test_a_name_in_use_is_refused_with_the_pid(units: Units) -> None:
     assert units.supervisor.status(handle).state is UnitState.FOREIGN
 
 
-def test_of_concurrent_starts_one_wins(supervisor: Supervisor, units: Units) -> None:
+def test_of_concurrent_starts_one_wins(units: Units) -> None:
+    supervisor = units.supervisor
+
     def attempt(_: int) -> UnitHandle | OperationFailed:
         try:
             return supervisor.start(UnitSpec("dsv4-test-race-0", SLEEPER))
@@ -264,7 +294,46 @@ def test_output_can_be_followed(units: Units) -> None:
 
 def read_line(units: Units, handle: UnitHandle, wanted: str) -> str:
     """The line of the unit's log, once it is there."""
-    with HOST.follow(units.supervisor.log(handle), tail_lines=10) as stream:
+    with units.host.follow(units.supervisor.log(handle), tail_lines=10) as stream:
         return wait_until(
             lambda: line if (line := stream.readline(0.2)) == wanted else None, deadline_s=10, what=f"{wanted!r}"
         )
+
+
+@pytest.mark.parametrize("place", ["process-ssh", "systemd-ssh"], indirect=True)
+def test_a_unit_outlives_the_connection_it_was_started_over(units: Units, request: pytest.FixtureRequest) -> None:
+    net: SshNet = request.getfixturevalue(
+        "net" if isinstance(units.supervisor, ProcessSupervisor) else "net_of_manager"
+    )
+    handle = units.start("sh", "-c", "while :; do echo tick; sleep 0.1; done")
+    before = units.supervisor.status(handle)
+    with units.host.follow(units.supervisor.log(handle), tail_lines=1) as stream:
+        wait_until(lambda: stream.readline(0.2), deadline_s=10, what="a line of the log")
+        logins = net.target.accepted()
+        net.target.cut()
+        with pytest.raises(HostUnreachable):
+            wait_until(lambda: stream.readline(0.2) is None or None, deadline_s=20, what="the loss")
+    after = units.supervisor.status(handle)
+    assert net.target.accepted() > logins
+    assert (after.state, after.main_pid) == (UnitState.RUNNING, before.main_pid)
+    read_line(units, handle, "tick")
+
+
+@pytest.mark.parametrize("place", ["process-ssh"], indirect=True)
+def test_a_start_that_loses_its_connection_leaves_no_unit_that_nobody_knows(
+    units: Units, net: SshNet, tmp_path: Path
+) -> None:
+    name = "dsv4-test-lost-0"
+    assert units.supervisor.find(name) is None
+    (tmp_path / "units").mkdir(exist_ok=True)
+    with (tmp_path / "units" / ".lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the shepherd waits here, and the starter for it
+        start = pool.submit(units.supervisor.start, UnitSpec(name, SLEEPER))
+        wait_until(lambda: len(processes(str(tmp_path), ".pyz", "start")) >= 2, deadline_s=10, what="both")
+        net.target.cut()
+        with pytest.raises(HostUnreachable):
+            start.result(20)
+        wait_until(lambda: len(processes(str(tmp_path), ".pyz", "start")) == 1, deadline_s=10, what="the starter's end")
+        assert units.supervisor.find(name) is None
+    wait_until(lambda: not processes(str(tmp_path), ".pyz", "start"), deadline_s=10, what="the shepherd's end")
+    assert units.supervisor.find(name) is None
