@@ -1,11 +1,14 @@
 """A host by its name."""
 
-from dsv4ctl.hosts.base import Host
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dsv4ctl.hosts.base import Host
 
 LOCAL = "local"
 
 
-def open_host(name: str) -> Host:
+def open_host(name: str) -> "Host":
     """`local` is this machine; every other name is one that ssh knows. Nothing is connected before the first call.
 
     The environment variable DSV4CTL_SSH_CONFIG may name an ssh configuration to use instead of the person's own.

@@ -26,7 +26,7 @@ follow_one() {
     [ "$old" != 0 ] || position=$(stat -Lc %s /dev/fd/4)
     mark
     if [ "$old" != all ] && [ "$old" != 0 ]; then
-        tail -n "$old" <&4
+        tail -n "$old" <&4 || return
         read -r name position </proc/self/fdinfo/4
     fi
     (

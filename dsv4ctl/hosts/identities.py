@@ -120,6 +120,11 @@ def collect(target: Target, agent: Agent | None, found: Identities) -> None:
         if key is None:
             found.unusable.append(f"{path} needs a passphrase and is not in the agent, or is only a public key")
             continue
+        if key.public_blob is not None:
+            found.usable.append(Identity(f"{path} with its certificate", key))
+            # A certificate may be expired or for somebody else; the key itself may still do.
+            key = paramiko.PKey.from_path(path)
+            key.public_blob = None
         found.usable.append(Identity(f"{path} ({key.fingerprint})", key))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-from dsv4ctl.errors import DeadlineExceeded, Dsv4Error, OperationFailed
+from dsv4ctl.errors import DeadlineExceeded, OperationFailed
 from dsv4ctl.hosts import guard
 from dsv4ctl.hosts.base import Completed, LogSource, LogStream
 from dsv4ctl.hosts.command import cannot_start, check_command, describe, require_success
@@ -198,7 +198,7 @@ def end_session(process: "subprocess.Popen[bytes]") -> bool:
                 what=f"the session of pid {process.pid} to end",
                 interval_s=0.02,
             )
-        except Dsv4Error:
+        except DeadlineExceeded:
             continue
         return True
     return False

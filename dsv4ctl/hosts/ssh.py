@@ -62,6 +62,7 @@ class SshHost:
         self._clock = clock
         self._lock = threading.Lock()
         self._main: Connection | None = None
+        self._extra_lock = threading.Lock()
         self._extra: list[Connection] = []
         self._closed = False
 
@@ -175,21 +176,29 @@ class SshHost:
         return started(Lines(ChannelPipe(self, connection, channel), what, self._clock), end)
 
     def _follower_session(self, end: float) -> tuple[Connection, paramiko.Channel]:
+        """A session on any connection that has room, or on a new one."""
         for connection in (self._connection(end), *self._extra):
             with contextlib.suppress(ConnectionLost):
                 if connection.alive and (channel := connection.follower_session(end)):
                     return connection, channel
         connection = self._open(end)
-        with self._lock:
-            self._extra.append(connection)
-        channel = connection.follower_session(end)
-        assert channel is not None, "a new connection has room"
-        return connection, channel
+        try:
+            channel = connection.follower_session(end)
+            assert channel is not None, "a new connection has room"
+        except BaseException:
+            connection.close()
+            raise
+        with self._extra_lock:
+            if not self._closed:
+                self._extra.append(connection)
+                return connection, channel
+        connection.close()
+        raise self._was_closed()
 
     def end_follower(self, connection: Connection, channel: paramiko.Channel) -> None:
         """Give a follower's session back; an extra connection goes with its last follower."""
         connection.end_follower(channel)
-        with self._lock:
+        with self._extra_lock:
             unused = [extra for extra in self._extra if extra.followers == 0]
             self._extra = [extra for extra in self._extra if extra not in unused]
         for extra in unused:
@@ -215,14 +224,17 @@ class SshHost:
 
     def _open(self, end: float) -> Connection:
         if self._closed:
-            raise OperationFailed(f"{self._name}: the host was closed")
+            raise self._was_closed()
         targets = route(Hop(self._name), lambda hop: resolve_with_ssh(hop, self._config_file))
         return open_connection(targets, end=end, silence_s=self._silence_s, clock=self._clock)
 
+    def _was_closed(self) -> OperationFailed:
+        return OperationFailed(f"{self._name}: the host was closed")
+
     def close(self) -> None:
         """End the connections, and with them every command and follower of ours on the host."""
-        with self._lock:
-            self._closed = True
+        self._closed = True
+        with self._lock, self._extra_lock:
             connections = [c for c in (self._main, *self._extra) if c is not None]
             self._main, self._extra = None, []
         for connection in connections:

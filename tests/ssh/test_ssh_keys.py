@@ -152,6 +152,18 @@ class TestIdentity:
         config.write_text(config.read_text().replace(str(net.user_key), str(key)))
         assert reaches(config)
 
+    @pytest.mark.parametrize("validity", ["always:forever", "20200101:20210101"])
+    def test_a_certificate_and_the_key_without_it(self, net: SshNet, tmp_path: Path, validity: str) -> None:
+        """A good certificate logs in where the key alone is not known; a stale one does no harm to a known key."""
+        authority, key = keygen(tmp_path / "authority"), keygen(tmp_path / "key")
+        certify = ["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", user(), "-V", validity, f"{key}.pub"]
+        subprocess.run(certify, check=True, timeout=10)
+        with net.target.authorized_keys.open("a") as keys:
+            keys.write(f"cert-authority {public(authority)}\n" if "always" in validity else f"{public(key)}\n")
+        config = net.write_config("", name=f"config-{tmp_path.name}")
+        config.write_text(config.read_text().replace(str(net.user_key), str(key)))
+        assert reaches(config)
+
     def test_a_key_with_a_passphrase_is_named(self, net: SshNet, tmp_path: Path) -> None:
         locked = keygen(tmp_path / "locked", passphrase="secret")
         config = net.write_config("", name=f"config-{tmp_path.name}")

@@ -1,5 +1,8 @@
 """Connections that break, and hosts that misbehave: what is noticed, how soon, and what is left behind."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +14,7 @@ from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed
 from dsv4ctl.hosts.base import Completed, FileLog
 from dsv4ctl.hosts.connection import ConnectionLost
 from dsv4ctl.hosts.ssh import SshHost
+from dsv4ctl.hosts.ssh_config import CONFIG_ENV
 from dsv4ctl.waiting import wait_until
 from tests.relay import Relay, relay
 from tests.sshd import Sshd, SshNet, processes, public
@@ -148,6 +152,24 @@ def test_cutting_the_connection_ends_the_follower(remote: SshHost, net: SshNet, 
         wait_until(lambda: not processes(str(log)), deadline_s=5, what="the follower to end")
     with remote.follow(FileLog(str(log)), tail_lines=1) as stream:
         assert stream.readline(10) == "1"
+
+
+@pytest.mark.parametrize("name", ["local", "direct", "via-hop"])
+def test_our_own_death_ends_the_follower(name: str, net: SshNet, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("1\n")
+    script = (
+        "import sys; from dsv4ctl.hosts.connect import open_host; from dsv4ctl.hosts.base import FileLog\n"
+        "stream = open_host(sys.argv[1]).follow(FileLog(sys.argv[2]), tail_lines=1)\n"
+        "print(stream.readline(10), flush=True); stream.readline(60)"
+    )
+    argv = [sys.executable, "-c", script, name, str(log)]
+    us = subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, CONFIG_ENV: str(net.config)})
+    with us:
+        assert us.stdout is not None
+        assert us.stdout.readline() == b"1\n"
+        us.kill()
+    wait_until(lambda: not processes(str(log)), deadline_s=5, what="the follower to end")
 
 
 def test_closing_the_host_ends_what_runs(remote: SshHost, tmp_path: Path) -> None:
