@@ -25,6 +25,9 @@ ENVIRONMENT = {
     "SGLANG_HOST_IP": "127.0.0.1",
     "UCX_NET_DEVICES": "lo",
     "UCX_TLS": "tcp",
+    # Decode forgets what it knows of a prefill worker after two missed heartbeats, of 5 s each by default. A worker that
+    # is back before then stays known by its old ports, and every request hangs; here one is back after 10 s.
+    "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2",
     "MC_FORCE_TCP": "1",
     "MOONCAKE_PROTOCOL": "tcp",
     # Without it SGLang imports all of its models to find the one that it serves.

@@ -39,7 +39,7 @@ def test_a_call_raises_and_names_what_was_called(stood_in: None, module: str, na
 
 def test_an_attribute_of_an_attribute_can_be_named_and_not_called(stood_in: None) -> None:
     transforms = importlib.import_module("torchvision.transforms")
-    with pytest.raises(NotImplementedError, match="InterpolationMode.BICUBIC"):
+    with pytest.raises(NotImplementedError, match=r"InterpolationMode\.BICUBIC"):
         transforms.InterpolationMode.BICUBIC()
 
 
