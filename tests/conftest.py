@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sshd import SshNet, ssh_net
+from tests.systemd import in_user_manager, user_manager
+
+__all__ = ["in_user_manager", "user_manager"]
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,8 +108,7 @@ def running(home: Path) -> Iterator[UserManager]:
     mount = _cgroup_mount()
     assert mount is not None
     own = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    cgroup = mount / own.removeprefix("0::").lstrip("/") / f"dsv4-test-{os.getpid()}"
-    cgroup.mkdir()
+    cgroup = Path(tempfile.mkdtemp(prefix="dsv4-test-", dir=mount / own.removeprefix("0::").lstrip("/")))
     script = f'echo $$ >{cgroup}/cgroup.procs; exec unshare --mount --cgroup sh -c "$1" sh "$2"'
     log = (home / "manager.log").open("wb")
     with log, subprocess.Popen(["sh", "-c", script, "sh", _SETUP, str(home)], stdout=log, stderr=log) as process:

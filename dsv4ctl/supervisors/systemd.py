@@ -55,14 +55,15 @@ exit 0
 """
 
 # A unit gets no more of the manager's environment than what `keep` names (UnsetEnvironment= goes over all the rest, and
-# it would win over our own variables too). The environment file is gone as soon as the program has been exec'ed.
+# it would win over our own variables too). The environment file is gone as soon as the program has been exec'ed; the
+# "-" before it lets systemd run ExecStopPost= without it.
 _START = """
 env_file=$1 keep=$2
 shift 2
 names=$(systemctl "$manager" show-environment | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p')
 drop=$(echo "$names" | grep -vxF "$keep" | tr '\\n' ' ')
 systemctl "$manager" reset-failed "$unit" 2>/dev/null
-systemd-run "$manager" --unit="$unit" -p UnsetEnvironment="$drop" -p EnvironmentFile="$env_file" "$@"
+systemd-run "$manager" --unit="$unit" -p UnsetEnvironment="$drop" -p EnvironmentFile="-$env_file" "$@"
 status=$?
 rm -f "$env_file"
 exit $status
@@ -115,7 +116,7 @@ class _Look:
 
     def is_start_with(self, env_file: str) -> bool:
         """Whether this is the start that was given that environment file, whose name is of one start only."""
-        if self.loaded and self.properties["EnvironmentFiles"].startswith(env_file):
+        if self.loaded and self.properties.get("EnvironmentFiles", "").startswith(env_file):
             return True
         return self.note is not None and self.note.env_file == env_file
 

@@ -12,6 +12,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 _PREFIXES = "@-:+!|"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# Surrogates and the code points that stand for no character: systemd takes text with them for no UTF-8.
+_NO_CHARACTER = re.compile(
+    "[\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF))
+    + "]"
+)
 
 
 def command_line(argv: Sequence[str], *, specifiers: bool = True) -> str:
@@ -21,7 +27,7 @@ def command_line(argv: Sequence[str], *, specifiers: bool = True) -> str:
         specifiers: whether `%` is special where this goes: in a unit file it is, in `systemd-run -p` it is not.
 
     Raises:
-        OperationFailed: a program that begins with one of systemd's prefix signs.
+        OperationFailed: a program that begins with one of systemd's prefix signs; an argument that is no text.
     """
     return " ".join(_words(argv, specifiers))
 
@@ -39,6 +45,8 @@ def _words(argv: Sequence[str], specifiers: bool) -> list[str]:
 
 
 def _word(text: str, specifiers: bool) -> str:
+    if "\0" in text or _NO_CHARACTER.search(text):
+        raise OperationFailed(f"{text!r} cannot be said to systemd", why="it is no text")
     if _PLAIN.fullmatch(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
@@ -66,10 +74,10 @@ def _check(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if not _ENV_NAME.fullmatch(name):
             raise OperationFailed(f"{name!r} is no name for an environment variable")
-        if _CONTROL.search(value):
+        if _CONTROL.search(value) or _NO_CHARACTER.search(value):
             raise OperationFailed(
                 f"the value of {name} cannot be given to a systemd unit",
-                why="systemd refuses control characters other than tab and newline in the environment",
+                why="systemd refuses characters that are none, and controls other than tab and newline",
             )
 
 
@@ -126,7 +134,13 @@ def render_target(units: Iterable[str], *, description: str, user: bool = True) 
 
 def _plain(text: str) -> str:
     """A value that systemd takes to the end of the line as it stands, but for `%`."""
-    if _CONTROL.search(text) or "\n" in text or text != text.strip() or text.endswith("\\"):
+    if (
+        _CONTROL.search(text)
+        or _NO_CHARACTER.search(text)
+        or "\n" in text
+        or text != text.strip()
+        or text.endswith("\\")
+    ):
         raise OperationFailed(f"{text!r} cannot be said in a unit file", why="it would not be read back as it is")
     return text.replace("%", "%%")
 
