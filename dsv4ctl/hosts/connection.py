@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,8 @@ FOLLOWER_SESSIONS = 3
 FOLLOWER_LEASE_S = 60
 RENEW_EVERY_S = 15.0
 JOIN_DEADLINE_S = 2.0
+# What sshd takes to free a session that we closed, at the most.
+RELEASE_S = 5.0
 
 # paramiko logs errors that we raise; without a handler, Python would print them.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -56,6 +59,7 @@ class Connection:
         self._followers = threading.BoundedSemaphore(FOLLOWER_SESSIONS)
         self._held: set[paramiko.Channel] = set()
         self._in_use = 0
+        self._released_at = -math.inf
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name=f"ssh {self.target.alias}", daemon=True)
@@ -134,6 +138,13 @@ class Connection:
     def _release(self) -> None:
         with self._lock:
             self._in_use -= 1
+            self._released_at = self._clock()
+
+    def _sessions_in_use(self) -> bool:
+        """Whether sessions of ours besides the one being opened may be why the host refuses it; it frees one a little
+        later than we do."""
+        with self._lock:
+            return self._in_use > 1 or self._clock() - self._released_at < RELEASE_S
 
     def _open_session(self, end: float) -> paramiko.Channel:
         """A new session. A server with a small MaxSessions refuses more: then those in use must end first."""
@@ -146,7 +157,7 @@ class Connection:
                 except (paramiko.SSHException, EOFError, OSError) as error:
                     if self.has_ended():
                         raise self.lost("a session was opened") from error
-                    if self._in_use == 1:
+                    if not self._sessions_in_use():
                         raise OperationFailed(f"{self.target}: it opens no session", why=str(error)) from error
                     if self._clock() >= end or self._closing.wait(0.05):
                         what = f"{self.target}: no session was free until the deadline"
