@@ -335,7 +335,8 @@ def test_a_start_that_loses_its_connection_leaves_no_unit_that_nobody_knows(
         net.target.cut()
         with pytest.raises(HostUnreachable):
             start.result(20)
-        wait_until(lambda: len(processes(str(tmp_path), ".pyz", "start")) == 1, deadline_s=10, what="the starter's end")
+        # The guard sees the loss by the end of sshd's process, or ends the starter by its own deadline, 22 s.
+        wait_until(lambda: len(processes(str(tmp_path), ".pyz", "start")) == 1, deadline_s=30, what="the starter's end")
         assert units.supervisor.find(name) is None
     wait_until(lambda: not processes(str(tmp_path), ".pyz", "start"), deadline_s=10, what="the shepherd's end")
     assert units.supervisor.find(name) is None

@@ -120,6 +120,29 @@ def test_a_hangup_or_an_interrupt_ends_nothing(unit: Started) -> None:
     assert unit.supervisor.status(handle).exit_code == -signal.SIGTERM
 
 
+STARTER = """
+import sys, time
+from dsv4ctl.hosts.local import LocalHost
+from dsv4ctl.supervisors.base import UnitSpec
+from dsv4ctl.supervisors.process import ProcessSupervisor
+ProcessSupervisor(LocalHost(), sys.argv[1], python=sys.executable).start(UnitSpec(sys.argv[2], ("sleep", "300")))
+print("started", flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_unit_outlives_who_started_it(unit: Started) -> None:
+    argv = [sys.executable, "-c", STARTER, str(unit.state), UNIT]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"started\n"
+        os.killpg(starter.pid, signal.SIGKILL)
+    handle = unit.supervisor.find(UNIT)
+    assert handle is not None
+    unit.handles.append(handle)
+    assert unit.supervisor.status(handle).state is UnitState.RUNNING
+
+
 def test_the_worker_outlives_its_shepherd_and_is_still_ours(unit: Started) -> None:
     handle = unit.start("sh", "-c", "while :; do echo tick; sleep 0.1; done")
     worker = unit.main_pid(handle)
