@@ -39,7 +39,8 @@ ROUTER: dict[str, object] = {
     "host": "127.0.0.1",
     "log-level": "warn",
     "cb-timeout-duration-secs": 5,
-    "health-check-interval-secs": 5,
+    "health-check-interval-secs": 2,
+    "health-success-threshold": 1,
 }
 PROMPT = b"The code word is: PELICAN. Nothing else matters here. The code word is:"
 
