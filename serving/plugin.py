@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 from serving.untyped import Untyped
 
+registered = False
+"""Whether SGLang has called `register` in this process."""
+
 
 def register() -> None:
     """Register the hooks that this engine needs; called by SGLang in every process of an engine.
@@ -17,11 +20,13 @@ def register() -> None:
     Raises:
         SystemExit: the engine runs without a GPU, and its SGLang lacks a function that must be changed for that.
     """
+    global registered
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
         from serving.cpu import host_memory, leftovers
 
         _after(host_memory.KV_CLASS, host_memory.for_host_memory)
         _after(leftovers.LOAD_FILE, leftovers.in_temporary_directory)
+    registered = True
 
 
 def _after(target: str, hook: Callable[..., Untyped]) -> None:

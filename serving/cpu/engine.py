@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from serving import plugin
 from serving.cpu import verbs
 
 ENVIRONMENT = {
@@ -25,8 +26,8 @@ ENVIRONMENT = {
     "SGLANG_HOST_IP": "127.0.0.1",
     "UCX_NET_DEVICES": "lo",
     "UCX_TLS": "tcp",
-    # Decode forgets what it knows of a prefill worker after two missed heartbeats, of 5 s each by default. A worker that
-    # is back before then stays known by its old ports, and every request hangs; here one is back after 10 s.
+    # Decode forgets what it knows of a prefill worker after two missed heartbeats, of 5 s each by default. A worker
+    # that is back before then stays known by its old ports, and every request hangs; here one is back after 10 s.
     "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2",
     "MC_FORCE_TCP": "1",
     "MOONCAKE_PROTOCOL": "tcp",
@@ -88,6 +89,11 @@ def main(arguments: list[str]) -> None:
     from sglang.srt.utils import kill_process_tree
 
     load_plugins()
+    if not plugin.registered:
+        raise SystemExit(
+            "dsv4: SGLang did not load the plugin of this package, without which KV cannot be moved on a CPU: "
+            "install it into this environment (pip install --no-deps --editable .), and let SGLANG_PLUGINS name it"
+        )
     server_args = prepare_server_args(arguments)
     try:
         run_server(server_args)
