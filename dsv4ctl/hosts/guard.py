@@ -25,13 +25,14 @@ NOT_STARTED = b"\x1edsv4ctl: not started\n"
 STARTED = b"\x1edsv4ctl: started\n"
 
 # $1 seconds, $2 held|passed, $3 bytes of `export` lines at the start of stdin, $4 working directory or empty; argv.
-# The environment comes over stdin, because every user of a machine can read an argv.
+# The environment comes over stdin, because every user of a machine can read an argv. It is set last: the guard's own
+# work goes by the host's PATH, and no name in it can be one of the guard's.
 # `members` are the processes of the session, without the watch and what it runs itself to find them. In /proc/PID/stat,
 # after the name in parentheses, come state, parent, group and session.
 SCRIPT = r"""
-guard_lease=$1 guard_input=$2 guard_exports=$3 guard_cwd=$4 guard_main=$$ guard_path=$PATH
+guard_lease=$1 guard_input=$2 guard_exports=$3 guard_cwd=$4 guard_main=$$ guard_settings=
 shift 4
-[ "$guard_exports" -eq 0 ] || eval "$(head -c "$guard_exports")"
+[ "$guard_exports" -eq 0 ] || guard_settings=$(head -c "$guard_exports")
 members() {
     cat /proc/[0-9]*/stat 2>/dev/null | awk -v session="$guard_main" -v watch="$guard_watch" '
         { pid = $1; sub(/^.*\) /, ""); if ($4 == session && $1 != "Z") parent[pid] = $2 }
@@ -50,7 +51,6 @@ signal_session() {
     [ "$found" ]
 }
 watch() {
-    PATH=$guard_path
     read -r guard_watch rest </proc/self/stat
     if [ "$guard_input" = held ]; then
         while timeout "$guard_lease" sh -c 'read -r line'; do :; done
@@ -82,6 +82,7 @@ trap 'printf "\036dsv4ctl: not started\n" >&2' EXIT
 case $1 in
     */*) [ -f "$1" ] && [ -x "$1" ] || { printf '%s: no executable file\n' "$1" >&2; exit 126; } ;;
 esac
+eval "$guard_settings"
 printf '\036dsv4ctl: started\n'
 printf '\036dsv4ctl: started\n' >&2
 exec "$@"
