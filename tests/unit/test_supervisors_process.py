@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -382,7 +383,9 @@ def flood(state: Path) -> Flood:
     wait_until(lambda: not alive(handle.pid), deadline_s=30, what="the end of the unit")
     older = sorted(unit.log.parent.glob("*.log.*"), key=lambda path: -int(path.suffix[1:]))
     lines = b"".join(path.read_bytes() for path in [*older, unit.log]).splitlines()
-    found = [int(line.split()[1]) for line in lines if line.startswith(b"line ")]
+    # A line of which only a part was read before the truncation is lost; so is the one it now runs into.
+    whole = (re.fullmatch(rb"line (\d{9}) of a worker that says as much as it can", line) for line in lines)
+    found = [int(match[1]) for match in whole if match]
     return Flood(int(lines[-1].split()[1]), found, len(older))
 
 

@@ -4,6 +4,7 @@ import json
 import string
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,10 @@ def systemctl(*argv: str) -> str:
     done = subprocess.run(["systemctl", "--user", *argv], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def is_inactive(unit: str) -> bool:
+    return systemctl("show", unit, "-p", "ActiveState", "--value").strip() == "inactive"
 
 
 def install(manager: UserManager, name: str, text: str) -> Path:
@@ -97,7 +102,7 @@ def test_a_unit_file_runs_exactly_what_it_was_made_from(
     environ = dict(entry.split("=", 1) for entry in given_["environ"])
     assert {name: value for name, value in environ.items() if name.startswith("T_")} == env | secret
     assert given_["cwd"] == str(cwd)
-    wait_until(lambda: "inactive" in systemctl("show", UNIT, "-p", "ActiveState"), deadline_s=10, what="its end")
+    wait_until(partial(is_inactive, UNIT), deadline_s=10, what="its end")
 
 
 def test_a_stack_of_units_is_accepted_started_in_order_and_stopped_by_its_target(
@@ -127,8 +132,8 @@ def test_a_stack_of_units_is_accepted_started_in_order_and_stopped_by_its_target
     ]
     assert 0 < started[0] <= started[1]
     systemctl("stop", target)
-    for unit in (first, second):
-        assert systemctl("show", unit, "-p", "ActiveState", "--value").strip() == "inactive"
+    for unit in (first, second):  # the target is down at once; its units go after it
+        wait_until(partial(is_inactive, unit), deadline_s=10, what=f"the end of {unit}")
     for path in paths:
         path.unlink()
     systemctl("daemon-reload")
