@@ -11,7 +11,7 @@ from dsv4ctl.facts import HostFacts, read_facts
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.fleet import Fleet
 from dsv4ctl.journal import Diary, Journal, utc_now
-from dsv4ctl.locks import hold_lock
+from dsv4ctl.locks import HeldLock, hold_lock
 from dsv4ctl.observe import WorkerView
 from dsv4ctl.plan import Outcome, Timed, execute
 from dsv4ctl.preflight import (
@@ -71,9 +71,9 @@ def launch(work: Launch) -> Launched:
         ProfileError: the profile asks for something that a host does not have.
         Dsv4Error: a step failed; nothing is left, unless the error's hint says otherwise.
     """
-    with ExitStack() as locks:
-        for place in work.fleet.values():
-            locks.enter_context(hold_lock(place.host, place.store.lock_path(work.stack.name), "serve"))
+    with ExitStack() as exits:
+        paths = [(place.host, place.store.lock_path(work.stack.name)) for place in work.fleet.values()]
+        locks = [exits.enter_context(hold_lock(host, path, "serve")) for host, path in paths]
         facts = look_at_hosts(work)
         clear_ended(work)
         findings = preflight(work, facts)
@@ -86,10 +86,10 @@ def launch(work: Launch) -> Launched:
                 why="; ".join(finding.message for finding in refusals),
                 hint=refusals[0].remedy,
             )
-        return _carry_out(work)
+        return _carry_out(work, locks)
 
 
-def _carry_out(work: Launch) -> Launched:
+def _carry_out(work: Launch, locks: Sequence[HeldLock]) -> Launched:
     entry = work.fleet[work.stack.entry.host]
     journal = Journal(entry.host, entry.store.journal_directory(work.stack.name), "serve", now=work.now)
     canary = work.loaded.profile.canary
@@ -105,6 +105,11 @@ def _carry_out(work: Launch) -> Launched:
             profile_name=work.loaded.found.shown,
         )
     )
+
+    def hold_all() -> None:
+        for lock in locks:
+            lock.ensure()
+
     try:
         journal.write("serve", stack=work.stack.name, profile=work.loaded.found.shown)
         serving.begin()
@@ -114,6 +119,7 @@ def _carry_out(work: Launch) -> Launched:
             journal=journal,
             interrupts=work.interrupts,
             report=work.report,
+            before_step=hold_all,
         )
         serving.note_shm(ready=True)
         journal.write("ready")

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dsv4ctl.errors import OperationFailed
+from dsv4ctl.errors import HostUnreachable, OperationFailed
 from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.loglines import FirstError, LogDigest
 from dsv4ctl.procfs import still_there
@@ -173,8 +173,14 @@ class Watch:
         if stream is None:
             stream = place.host.follow(place.supervisor.log(record.handle), tail_lines=_WHOLE_LOG)
             self._streams[record.name] = self._exit.enter_context(stream)
-        while (line := stream.readline(patience_s)) is not None:
-            self._digests[record.name].feed(line)
+        try:
+            while (line := stream.readline(patience_s)) is not None:
+                self._digests[record.name].feed(line)
+        except HostUnreachable:
+            # The next look follows the log anew, from its beginning.
+            del self._streams[record.name]
+            self._digests[record.name] = LogDigest()
+            raise
 
     def _answers(self, place: Place, record: WorkerRecord) -> bool:
         import httpx

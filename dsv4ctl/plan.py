@@ -67,9 +67,10 @@ def execute(
     journal: JournalSink,
     interrupts: Interrupts,
     report: Outcome,
+    before_step: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Timed, ...]:
-    """Carry out a plan and return the timeline.
+    """Carry out a plan and return the timeline. `before_step` checks what every step relies on, such as our lock.
 
     Raises:
         Interrupted: Ctrl-C; the journal says before or in which step.
@@ -78,6 +79,7 @@ def execute(
     timeline: list[Timed] = []
     for step in steps:
         interrupts.check()
+        before_step()
         action = action_for(step)
         evidence = action.already()
         if evidence is not None:

@@ -2,13 +2,14 @@
 
 import random
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from dsv4ctl.canary import ask, make_prompt
-from dsv4ctl.errors import DeadlineExceeded, OperationFailed, VerificationFailed
+from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed, VerificationFailed
 from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.observe import Watch, WorkerView, death
 from dsv4ctl.plan import Action, Facts, Step
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from dsv4ctl.profile.schema import Canary
 
 _LOOK_EVERY_S = 0.4
+# A start takes minutes; a connection that comes back within this long does not end it.
+_BLIND_FOR_S = 30.0
 _MODEL_DEADLINE_S = 120.0
 _START_DEADLINE_S = 30.0
 _READ_BACK_DEADLINE_S = 30.0
@@ -240,8 +243,20 @@ class _Await:
         return None
 
     def run(self) -> Facts:
+        blind_since: float | None = None
+
         def answering() -> WorkerView | None:
-            view = next(view for view in self.serving.look() if view.name == self.worker.name)
+            nonlocal blind_since
+            try:
+                views = self.serving.look()
+            except HostUnreachable:
+                now = time.monotonic()
+                blind_since = now if blind_since is None else blind_since
+                if now - blind_since > _BLIND_FOR_S:
+                    raise
+                return None
+            blind_since = None
+            view = next(view for view in views if view.name == self.worker.name)
             return view if view.answers else None
 
         try:

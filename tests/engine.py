@@ -1,8 +1,10 @@
 """Support for tests with the real engine: profiles on free ports, and dsv4ctl as a person types it."""
 
+import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from dsv4ctl.stack import UNIT_VARIABLE
 
 DSV4CTL = str(Path(sys.executable).with_name("dsv4ctl"))
 HOST = LocalHost()
+WRITTEN: list["StackProfile"] = []
+"""Every stack profile of this run of the tests."""
 _RNG = random.SystemRandom()
 
 
@@ -66,7 +70,11 @@ def write_profile(
     host: str = "local",
     more: str = "",
 ) -> StackProfile:
-    """A profile that extends a built-in one, on ports of its own. `more` is put in front of its tables."""
+    """A profile that extends a built-in one, on ports of its own. `more` is put in front of its tables.
+
+    The stack's name is new in every run, so that what a run left behind cannot be taken for another's.
+    """
+    name = f"{name}-{os.getpid()}"
     router, metrics = free_ports(2)
     ports = [router, metrics]
     text = f'extends = "{extends}"\nname = "{name}"\n{more}\n'
@@ -80,15 +88,28 @@ def write_profile(
     path = folder / f"{name}.toml"
     path.write_text(text)
     workers = [f"prefill-{i}" for i in range(prefill)] + [f"decode-{i}" for i in range(decode)] + ["router"]
-    return StackProfile(path, name, router, tuple(ports), tuple(workers))
+    WRITTEN.append(StackProfile(path, name, router, tuple(ports), tuple(workers)))
+    return WRITTEN[-1]
 
 
 def single_profile(folder: Path, name: str) -> StackProfile:
     """One server without disaggregation or router."""
     (port,) = free_ports(1)
+    name = f"{name}-{os.getpid()}"
     path = folder / f"{name}.toml"
     path.write_text(f'extends = "cpu-single"\nname = "{name}"\n[[unified.workers]]\nport = {port}\n')
-    return StackProfile(path, name, port, (port,), ("unified-0",))
+    WRITTEN.append(StackProfile(path, name, port, (port,), ("unified-0",)))
+    return WRITTEN[-1]
+
+
+def end_everything() -> list[int]:
+    """Kill what failed tests of this run left behind; returns the pids."""
+    units = [unit for profile in WRITTEN for unit in profile.units]
+    left = marked_processes(HOST, UNIT_VARIABLE, units)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return sorted(left)
 
 
 @dataclass(frozen=True)

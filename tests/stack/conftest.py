@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import Dsv4, StackProfile, single_profile, write_profile
+from tests.engine import Dsv4, StackProfile, end_everything, single_profile, write_profile
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_outlives_the_tests() -> Iterator[None]:
+    """A failed test may leave its stack; the next ones should not suffer from that."""
+    yield
+    end_everything()
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,7 @@ def test_a_remote_stack_is_served_looked_at_and_stopped(mine: Dsv4, sshd: Sshd, 
     followed.communicate(timeout=30)
     assert followed.returncode == 130
 
-    assert list((sshd.home / ".local/state/dsv4ctl/stacks/remote/journal").glob("*-serve.jsonl"))
+    assert list((sshd.home / f".local/state/dsv4ctl/stacks/{profile.name}/journal").glob("*-serve.jsonl"))
     assert not mine.state.exists()
     stopped = mine.run("stop", "--yes", profile.path)
     assert stopped.code == 0, stopped.err
@@ -64,7 +64,7 @@ def test_a_remote_stack_is_served_looked_at_and_stopped(mine: Dsv4, sshd: Sshd, 
 
 def begun(mine: Dsv4, profile: StackProfile, step: str):  # type: ignore[no-untyped-def]
     """A serve that has come to the beginning of `step`."""
-    serving = mine.start("serve", "-o", "jsonl", profile.path)
+    serving = mine.start("serve", "--detach", "-o", "jsonl", profile.path)
     assert serving.stdout is not None
     for line in serving.stdout:
         event = json.loads(line).get("event", {})
@@ -73,16 +73,15 @@ def begun(mine: Dsv4, profile: StackProfile, step: str):  # type: ignore[no-unty
     raise AssertionError(serving.communicate())
 
 
-def test_a_connection_that_is_cut_during_the_start_is_opened_again_to_clean_up(
-    mine: Dsv4, sshd: Sshd, tmp_path: Path
-) -> None:
+def test_a_start_goes_on_when_its_connection_is_cut_and_comes_back(mine: Dsv4, sshd: Sshd, tmp_path: Path) -> None:
     before = shm_files()
     profile = remote_profile(tmp_path, "cut")
     serving = begun(mine, profile, "await:prefill-0")
     sshd.cut()
     _, said = serving.communicate(timeout=120)
-    assert serving.returncode == 4, said
-    assert "the connection was lost" in said
+    assert serving.returncode == 0, said
+    assert mine.run("status", profile.path).code == 0
+    assert mine.run("stop", "--yes", profile.path).code == 0
     assert_gone(profile, before)
 
 
@@ -110,14 +109,16 @@ def test_a_foreground_serve_survives_a_cut_and_still_ends_the_stack(mine: Dsv4, 
     profile = remote_profile(tmp_path, "foreground")
     serving = mine.start("serve", profile.path)
     assert serving.stderr is not None
+    seen = []
     for line in serving.stderr:
+        seen.append(line)
         if "Ctrl-C ends the stack" in line:
             sshd.cut()
         if "the host answers again" in line:
             break
     serving.send_signal(signal.SIGINT)
     _, said = serving.communicate(timeout=60)
-    assert serving.returncode == 130, said
+    assert serving.returncode == 130, [*seen, said]
     assert_gone(profile, before)
 
 

@@ -42,11 +42,11 @@ def forged(mine: Dsv4, shared: StackProfile, dsv4: Dsv4, name: str, tmp_path: Pa
     """A record of a stack that does not run, made from the shared one's, with handles changed."""
     profile = write_profile(tmp_path, name)
     body = json.loads(record_path(dsv4, shared).read_text())
-    body["stack"] = name
+    body["stack"] = profile.name
     body["shm"] = []
     for worker in body["workers"]:
         worker["handle"] |= handle
-        worker["unit"] = worker["handle"]["unit"] = f"dsv4-{name}-{worker['name']}"
+        worker["unit"] = worker["handle"]["unit"] = f"dsv4-{profile.name}-{worker['name']}"
     path = record_path(mine, profile)
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(body))

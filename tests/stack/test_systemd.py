@@ -33,6 +33,6 @@ def test_the_stack_runs_as_units_of_the_user_manager(in_user_manager: UserManage
     assert stopped.code == 0, stopped.err
     assert_gone(profile, before)
     listed = subprocess.run(
-        ["systemctl", "--user", "list-units", "--all", "dsv4-units-*"], capture_output=True, text=True
+        ["systemctl", "--user", "list-units", "--all", f"dsv4-{profile.name}-*"], capture_output=True, text=True
     )
     assert "0 loaded units listed" in listed.stdout
