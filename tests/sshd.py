@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dsv4ctl.hosts.guard import Input, guarded
 from dsv4ctl.waiting import wait_until
 
 LOOPBACK = "127.0.0.1"
@@ -140,10 +141,11 @@ class Sshd:
             )
             + "\n"
         )
+        # Under guard, so that it goes when the tests are killed.
         argv = [server, "-D", "-E", str(self.directory / "log"), "-f", str(self.directory / "sshd_config")]
         self.process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
+            guarded(argv, lease_s=0, held=Input.HELD),
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -160,8 +162,9 @@ class Sshd:
         if self.process is None:
             return
         self.cut()
-        self.process.terminate()
-        self.process.wait(10)
+        with self.process:
+            self.process.terminate()
+            self.process.wait(10)
         self.process = None
 
     def connections(self) -> list[int]:
