@@ -40,9 +40,9 @@ def _write_host(stack: Stack, workers: Iterable[Worker], folder: Path) -> list[P
         secrets_file = folder / f"{worker.unit}.env"
         if secrets:
             written.append(_write(secrets_file, environment_file(secrets), _PRIVATE))
-        spec = UnitSpec(
-            worker.unit, worker.argv, {name: value for name, value in worker.env.items() if name not in secrets}
-        )
+        # Nobody would make or remove a temporary directory of ours there: the unit uses the system's.
+        public = {name: value for name, value in worker.env.items() if name not in secrets and name != "TMPDIR"}
+        spec = UnitSpec(worker.unit, worker.argv, public)
         text = render_unit(
             spec,
             description=f"{worker.name} of the {stack.name} stack",

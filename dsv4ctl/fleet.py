@@ -80,9 +80,9 @@ def open_place(
     name: str, host: "Host", supervisor: str, python: str, state_dir: str | None, gpus: tuple[GpuFact, ...] = ()
 ) -> Place:
     """What we do on one host that is open already. `~/` in a path is the person's home there."""
-    home, state_home = _homes(host)
+    home, state_home, uid = _person(host)
     root = _expanded(state_dir, home) if state_dir else f"{state_home}/{DIRECTORY_NAME}"
-    site = Site(_expanded(python, home), root, home, gpus)
+    site = Site(_expanded(python, home), root, home, f"/tmp/dsv4ctl-{uid}", gpus)  # noqa: S108 - checked to be ours
     return Place(name, host, site, StateStore(host, root), make_supervisor(supervisor, host, root, site.python))
 
 
@@ -101,13 +101,13 @@ def _expanded(path: str, home: str) -> str:
     return home + path[1:] if path.startswith("~/") else path
 
 
-def _homes(host: "Host") -> tuple[str, str]:
-    """The home directory, and where state is kept below it."""
-    script = 'printf "%s\\n" "${HOME:?is not set}" "${XDG_STATE_HOME:-$HOME/.local/state}"'
+def _person(host: "Host") -> tuple[str, str, int]:
+    """Who we are on a host: home directory, where state is kept, numeric user."""
+    script = 'printf "%s\\n" "${HOME:?is not set}" "${XDG_STATE_HOME:-$HOME/.local/state}" "$(id -u)"'
     lines = host.run(["sh", "-c", script], deadline_s=20.0).text.split("\n")
-    if len(lines) < 2 or not lines[0].startswith("/"):
-        raise OperationFailed(f"{host.name} does not say where its home directory is", why=f"it printed {lines[:2]}")
-    return lines[0], lines[1]
+    if len(lines) < 3 or not lines[0].startswith("/") or not lines[2].isdigit():
+        raise OperationFailed(f"{host.name} does not say where its home directory is", why=f"it printed {lines[:3]}")
+    return lines[0], lines[1], int(lines[2])
 
 
 @contextmanager

@@ -29,6 +29,8 @@ _ERROR_LINE = re.compile(
     r"|error: .+|thread '.+' panicked at .+)",
     re.IGNORECASE,
 )
+# SGLang 0.5.23 logs that its port is taken and then waits for ever for its own server to answer.
+_FATAL = re.compile(r"\[Errno 98\]")
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -65,7 +67,8 @@ class _Seeking(Enum):
 
 
 class LogDigest:
-    """Reads a log line by line, once, and keeps the two things worth knowing."""
+    """Reads a log line by line, once, and keeps what is worth knowing. `fatal`: this start cannot succeed any more,
+    although the process goes on."""
 
     def __init__(self) -> None:
         self._line_number = 0
@@ -76,6 +79,7 @@ class LogDigest:
         self._error_at = 0
         self._linked = False
         self.last_line = ""
+        self.fatal = False
 
     @property
     def waits_for(self) -> str:
@@ -92,6 +96,10 @@ class LogDigest:
         text = _PREFIX.sub("", _COLOUR.sub("", line).rstrip())
         if text:
             self.last_line = text
+        if not self.fatal and _FATAL.search(text):
+            self.fatal = True
+            self._first_error = FirstError(text, None, self._line_number)
+            self._seeking = _Seeking.NOTHING
         for index in range(self._phase + 1, len(_PHASES)):
             if _PHASES[index][0].search(text):
                 self._phase = index

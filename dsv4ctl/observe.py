@@ -45,6 +45,7 @@ class WorkerView:
     exit_code: int | None
     first_error: FirstError | None
     last_line: str
+    fatal: bool = False
 
     @property
     def ended(self) -> bool:
@@ -142,6 +143,7 @@ class Watch:
             exit_code=status.exit_code if status else None,
             first_error=digest.first_error,
             last_line=digest.last_line,
+            fatal=digest.fatal,
         )
 
     def _status(self, place: Place, record: WorkerRecord) -> UnitStatus | None:
@@ -207,7 +209,7 @@ class Watch:
 def death(view: WorkerView) -> OperationFailed:
     """The error that says why a worker is not running: the first error of its log, not the last."""
     after = f" after {view.age_s:.1f} s" if view.age_s is not None else ""
-    what = f"{view.name} on {view.host} is not running: {view.word}{after}"
+    what = f"{view.name} on {view.host} {'cannot start' if not view.ended else f'is not running: {view.word}'}{after}"
     if view.first_error is not None:
         why = str(view.first_error)
     elif view.exit_code == -9:

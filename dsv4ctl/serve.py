@@ -142,7 +142,8 @@ class Serving:
             self._context.fleet[host].store.save(record)
 
     def started(self, place: Place, worker: Worker) -> None:
-        """Start a worker and record its unit."""
+        """Start a worker, with an empty temporary directory, and record its unit."""
+        make_directory(place, worker.env.get("TMPDIR"), worker.unit)
         handle = place.supervisor.start(UnitSpec(worker.unit, worker.argv, worker.env))
         record = self.records[place.name].with_handle(worker.name, handle)
         self.records[place.name] = record
@@ -167,7 +168,7 @@ class Serving:
             # A worker has come a phase further: the moments at which it makes shared memory.
             self._waits = waits
             self.note_shm()
-        ended = [view for view in views if view.ended]
+        ended = [view for view in views if view.ended or (view.fatal and not view.answers)]
         if ended:
             raise death(next((view for view in ended if view.first_error is not None), ended[0]))
         return views
@@ -183,6 +184,18 @@ class Serving:
             if noted != record:
                 self.records[host] = noted
                 place.store.save(noted)
+
+
+def make_directory(place: Place, path: str | None, unit: str) -> None:
+    """Make a worker's own temporary directory, empty. One that the profile names is its own affair.
+
+    Raises:
+        OperationFailed: the directory above belongs to somebody else: /tmp is everybody's.
+    """
+    root = place.site.tmp_root
+    if path == f"{root}/{unit}":
+        script = 'mkdir -p -m 700 -- "$1" && [ -O "$1" ] && [ ! -L "$1" ] && rm -rf -- "$2" && mkdir -m 700 -- "$2"'
+        place.host.run(["sh", "-c", script, "sh", root, path], deadline_s=_START_DEADLINE_S)
 
 
 def _record(context: ServeContext, host: str) -> StackRecord:

@@ -36,11 +36,13 @@ TINY_MODEL_MODULE = "serving.cpu.tiny_model"
 @dataclass(frozen=True)
 class Site:
     """What building a command line needs to know of one host: the engine's interpreter, our state directory, the
-    person's home, and, where a profile names GPUs by PCI bus id, which index each has now."""
+    person's home, the directory for temporary files (short: sockets lie in it, and their paths hold 107 bytes), and,
+    where a profile names GPUs by PCI bus id, which index each has now."""
 
     python: str
     state_root: str
     home: str
+    tmp_root: str
     gpus: tuple["GpuFact", ...] = ()
 
 
@@ -167,7 +169,7 @@ def _engine(loaded: LoadedProfile, worker: NamedWorker, model: ModelSource, site
         own["nccl-port"] = ports["nccl"] = spec.nccl_port
     given = {name: valued.value for name, valued in loaded.worker_args(worker).items()}
     unit = unit_name(profile.name, worker.name)
-    env = {**_BASE_ENV, UNIT_VARIABLE: unit, **_gpu_env(spec.gpus, sites[spec.host])}
+    env = {**_base_env(unit, sites[spec.host]), **_gpu_env(spec.gpus, sites[spec.host])}
     env |= {name: valued.value for name, valued in loaded.worker_env(worker).items()}
     return Worker(
         name=worker.name,
@@ -216,7 +218,7 @@ def _router(loaded: LoadedProfile, spec: Router, engines: Sequence[Worker], site
         words += ["--prometheus-host", spec.listen, "--prometheus-port", str(spec.metrics_port)]
     given = {name: valued.value for name, valued in loaded.router_args().items()}
     unit = unit_name(loaded.profile.name, ROUTER)
-    env = {**_BASE_ENV, UNIT_VARIABLE: unit, **{name: valued.value for name, valued in loaded.router_env().items()}}
+    env = {**_base_env(unit, sites[spec.host]), **{name: valued.value for name, valued in loaded.router_env().items()}}
     return Worker(
         name=ROUTER,
         role=ROUTER,
@@ -228,6 +230,11 @@ def _router(loaded: LoadedProfile, spec: Router, engines: Sequence[Worker], site
         port=spec.port,
         ports=ports,
     )
+
+
+def _base_env(unit: str, site: Site) -> dict[str, str]:
+    """What every worker gets. A temporary directory of its own is removed with the worker, whatever it left there."""
+    return {**_BASE_ENV, UNIT_VARIABLE: unit, "TMPDIR": f"{site.tmp_root}/{unit}"}
 
 
 def _gpu_env(gpus: Sequence[int | str], site: Site) -> dict[str, str]:

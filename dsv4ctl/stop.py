@@ -157,6 +157,8 @@ class Stopping:
         """Drop the records of what is proven to be gone."""
         names = [worker.name for worker in self.workers(place) if worker.name in self.handles]
         in_parallel(lambda name: place.supervisor.forget(self.handles[name]), names)
+        own = [f"{place.site.tmp_root}/{worker.unit}" for worker in self.workers(place)]
+        place.host.run(["rm", "-rf", "--", *own], deadline_s=_PROVE_DEADLINE_S)
         place.store.delete(self._records[place.name].stack)
         return {}
 

@@ -18,7 +18,7 @@ BOX = str(Path(__file__).parent.parent / "data" / "profiles" / "eight-gpus.toml"
 
 def stack_of(ref: str, *sets: str) -> Stack:
     loaded = load_profile(ref, environ={}, cwd=Path.cwd(), sets=sets, gpus=())
-    sites = {host: Site(sys.executable, "/state", "/home/op") for host in hosts_of(loaded.profile)}
+    sites = {host: Site(sys.executable, "/state", "/home/op", "/tmp/op") for host in hosts_of(loaded.profile)}
     return build_stack(loaded, sites)
 
 

@@ -40,7 +40,7 @@ HEALTHY = HostFacts(
 
 def stack_of(ref: str) -> Stack:
     loaded = load_profile(ref, environ={}, cwd=Path.cwd(), gpus=())
-    return build_stack(loaded, {"local": Site("/opt/python", "/state", "/home/op")})
+    return build_stack(loaded, {"local": Site("/opt/python", "/state", "/home/op", "/tmp/op")})
 
 
 BOX = stack_of(str(Path(__file__).parent.parent / "data" / "profiles" / "eight-gpus.toml"))

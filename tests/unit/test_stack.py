@@ -19,7 +19,10 @@ def load(ref: str | Path, *sets: str) -> LoadedProfile:
 
 
 def stack_of(loaded: LoadedProfile) -> Stack:
-    sites = {host: Site("/opt/engine/bin/python", f"/state/{host}", "/home/op") for host in hosts_of(loaded.profile)}
+    sites = {
+        host: Site("/opt/engine/bin/python", f"/state/{host}", "/home/op", "/tmp/op")
+        for host in hosts_of(loaded.profile)
+    }
     return build_stack(loaded, sites)
 
 
