@@ -7,7 +7,9 @@ import typer
 from dsv4ctl.console import Column, Output, command_session
 from dsv4ctl.options import OutputOption, ProfileArgument
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show and check profiles.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, add_completion=False, help="List, show and check profiles."
+)
 
 SetOption = Annotated[
     list[str] | None,
