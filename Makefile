@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# A tokenless, compiler-friendly pip: nothing is resolved, the lock file says it all.
+# Nothing is resolved: the lock files say it all.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
 .PHONY: serve test lint bench install install-dev clean
@@ -19,7 +19,7 @@ lint: install-dev
 	$(BIN)/mypy
 
 bench: install-dev
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks.startup $(ARGS)
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -31,7 +31,7 @@ $(VENV)/.installed: requirements/serving-cpu.txt pyproject.toml requirements/che
 	$(BIN)/python requirements/check_torch.py
 	$(PIP) --no-compile --no-build-isolation --editable .
 	@# Without compiled files every start of an engine would compile thousands of modules again.
-	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib || true
+	$(BIN)/python -m compileall -q -j 0 -x '/tests?/' $(VENV)/lib >/dev/null || true
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.txt

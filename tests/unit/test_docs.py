@@ -44,7 +44,7 @@ def finding_codes() -> set[str]:
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding" and node.args:
                 (first, *_) = node.args
                 assert isinstance(first, ast.Constant), f"{path}:{node.lineno}: a finding's code is written out"
-                codes.add(first.value)
+                codes.add(str(first.value))
     return codes
 
 
