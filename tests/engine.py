@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+from typer.testing import CliRunner
+
+from dsv4ctl.app import app
 from dsv4ctl.hosts.local import LocalHost
 from dsv4ctl.procfs import Process, listeners, marked_processes, processes, shm_listing
 from dsv4ctl.stack import UNIT_VARIABLE
@@ -144,6 +148,15 @@ class Dsv4:
             [DSV4CTL, *map(str, args)], env=self.env, input=stdin, capture_output=True, text=True, timeout=timeout_s
         )
         return Result(done.returncode, done.stdout, done.stderr)
+
+    def invoke(self, *args: str | Path) -> Result:
+        """Run it within this process, through Typer's own runner."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_STATE_HOME", str(self.state))
+            for name, value in self.extra_env:
+                patch.setenv(name, value)
+            done = CliRunner().invoke(app, [str(arg) for arg in args])
+        return Result(done.exit_code, done.stdout, done.stderr)
 
     def start(self, *args: str | Path) -> "subprocess.Popen[str]":
         """Start it in the foreground, as a terminal would; the caller reads its stderr."""

@@ -31,10 +31,10 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shared(dsv4: Dsv4, profiles: Path) -> Iterator[StackProfile]:
     """The disaggregated stack on the CPU, running and proven. A test that harms it uses a stack of its own."""
     profile = write_profile(profiles, "shared")
-    served = dsv4.run("serve", "--detach", profile.path)
+    served = dsv4.invoke("serve", "--detach", profile.path)
     assert served.code == 0, served.err
     yield profile
-    stopped = dsv4.run("stop", "--yes", profile.path)
+    stopped = dsv4.invoke("stop", "--yes", profile.path)
     assert stopped.code == 0, stopped.err
 
 
@@ -47,8 +47,8 @@ def stack_url(shared: StackProfile) -> str:
 def single_url(dsv4: Dsv4, profiles: Path) -> Iterator[str]:
     """One server without disaggregation, on the same model."""
     profile = single_profile(profiles, "single")
-    served = dsv4.run("serve", "--detach", profile.path)
+    served = dsv4.invoke("serve", "--detach", profile.path)
     assert served.code == 0, served.err
     yield profile.url
-    stopped = dsv4.run("stop", "--yes", profile.path)
+    stopped = dsv4.invoke("stop", "--yes", profile.path)
     assert stopped.code == 0, stopped.err

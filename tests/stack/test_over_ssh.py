@@ -35,17 +35,20 @@ def sshd(net: SshNet) -> Iterator[Sshd]:
 def test_a_remote_stack_is_served_looked_at_and_stopped(mine: Dsv4, sshd: Sshd, tmp_path: Path) -> None:
     before = shm_files()
     profile = remote_profile(tmp_path, "remote")
-    served = mine.run("serve", "--detach", profile.path)
+    planned = mine.invoke("serve", "--dry-run", profile.path, "-o", "json")
+    assert {worker["host"] for worker in planned.document["result"]["workers"]} == {"box"}
+    assert not (sshd.home / ".local/state/dsv4ctl/stacks").exists()
+    served = mine.invoke("serve", "--detach", profile.path)
     assert served.code == 0, served.err
     # What runs there does not hang on a connection of ours.
     sshd.cut()
 
-    status = mine.run("status", profile.path, "-o", "json")
+    status = mine.invoke("status", profile.path, "-o", "json")
     assert status.code == 0, status.err
     assert {worker["host"] for worker in status.document["result"]["workers"]} == {"box"}
     assert status.document["findings"] == []
 
-    logs = mine.run("logs", "router", "-n", "3", "-p", profile.path)
+    logs = mine.invoke("logs", "router", "-n", "3", "-p", profile.path)
     assert logs.code == 0, logs.err
     followed = mine.start("logs", "-f", "-n", "1", "-p", profile.path)
     assert followed.stdout is not None
@@ -56,10 +59,10 @@ def test_a_remote_stack_is_served_looked_at_and_stopped(mine: Dsv4, sshd: Sshd, 
 
     assert list((sshd.home / f".local/state/dsv4ctl/stacks/{profile.name}/journal").glob("*-serve.jsonl"))
     assert not mine.state.exists()
-    stopped = mine.run("stop", "--yes", profile.path)
+    stopped = mine.invoke("stop", "--yes", profile.path)
     assert stopped.code == 0, stopped.err
     assert_gone(profile, before)
-    assert mine.run("status", profile.path).code == 3
+    assert mine.invoke("status", profile.path).code == 3
 
 
 def begun(mine: Dsv4, profile: StackProfile, step: str):  # type: ignore[no-untyped-def]
