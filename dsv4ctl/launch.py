@@ -26,7 +26,8 @@ from dsv4ctl.preflight import (
 from dsv4ctl.procfs import cmdline, listeners, marked_processes
 from dsv4ctl.profile.keys import Problem, ProfileError
 from dsv4ctl.profile.loading import LoadedProfile
-from dsv4ctl.serve import ServeContext, Serving, serve_plan
+from dsv4ctl.serve import ServeContext, Serving
+from dsv4ctl.serve_plan import serve_plan
 from dsv4ctl.signals import Interrupts
 from dsv4ctl.stack import UNIT_VARIABLE, Stack
 from dsv4ctl.state import StackRecord

@@ -44,6 +44,14 @@ class Action(Protocol):
         """
 
 
+class Always:
+    """Base of an action that is never already done."""
+
+    def already(self) -> str | None:
+        """There is always something to do."""
+        return None
+
+
 class Outcome(Protocol):
     """Told of every change of a step's state: "begin", "done", "already" or "failed"."""
 

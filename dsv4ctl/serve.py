@@ -1,9 +1,8 @@
-"""Bringing a stack up: the plan as data, and how each of its steps is carried out and checked."""
+"""Bringing a stack up: how each step of its plan is carried out and checked."""
 
 import random
-import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,9 +11,8 @@ from dsv4ctl.canary import ask, make_prompt
 from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed, VerificationFailed
 from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.observe import Watch, WorkerView, death
-from dsv4ctl.plan import Action, Facts, Step
+from dsv4ctl.plan import Action, Always, Facts, Step
 from dsv4ctl.procfs import descendants, processes, shm_segments
-from dsv4ctl.redaction import redact_argv, redact_env
 from dsv4ctl.signals import Interrupts
 from dsv4ctl.stack import ModelSource, Stack, Worker
 from dsv4ctl.state import StackRecord, WorkerRecord, planned
@@ -27,69 +25,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S = 0.4
 # A start takes minutes; a connection that comes back within this long does not end it.
 _BLIND_FOR_S = 30.0
-_MODEL_DEADLINE_S = 120.0
-_START_DEADLINE_S = 30.0
-_READ_BACK_DEADLINE_S = 30.0
-
-
-def serve_plan(stack: Stack, canary: "Canary") -> tuple[Step, ...]:
-    """The steps that bring `stack` up and prove it, in order. Pure: --dry-run prints it, `serve` carries it out.
-
-    The router comes last: it looks for a worker after 0, 1, 3, 6, 10, ... seconds, and would find one that came up a
-    moment after a look only at the next.
-    """
-    steps = [_model_step(model) for model in stack.models if model.make is not None]
-    routers = [worker for worker in stack.workers if worker not in stack.engines]
-    groups = [[worker] for worker in stack.engines] if stack.staggered else [list(stack.engines)]
-    for group in (*groups, routers):
-        steps += [_start_step(worker) for worker in group]
-        steps += [_await_step(worker, stack.start_within_s) for worker in group]
-    steps += [
-        _canary_step(stack, "small", canary.small_tokens, canary.deadline_s),
-        _canary_step(stack, "large", canary.large_tokens, canary.deadline_s),
-    ]
-    steps += [
-        Step(
-            f"readback:{worker.name}",
-            f"read back argv and environment of {worker.name}",
-            worker.host,
-            _READ_BACK_DEADLINE_S,
-        )
-        for worker in stack.workers
-    ]
-    return tuple(steps)
-
-
-def paste_command(worker: Worker) -> str:
-    """A command that starts the worker by hand, in the foreground of a terminal on its host. Secrets are fingerprints.
-
-    One variable and one flag a line, so that a person can read it, compare it and comment on it.
-    """
-    variables = [shlex.quote(f"{name}={value}") for name, value in redact_env(worker.env).items()]
-    text = " \\\n    ".join(["env", *variables])
-    for position, word in enumerate(redact_argv(worker.argv)):
-        new_line = position == 0 or word.startswith("--")
-        text += (" \\\n    " if new_line else " ") + shlex.quote(word)
-    return text
-
-
-def _model_step(model: ModelSource) -> Step:
-    assert model.make is not None
-    return Step(f"model:{model.host}", f"make the model {model.path}", model.host, _MODEL_DEADLINE_S, (model.make,))
-
-
-def _start_step(worker: Worker) -> Step:
-    script = ("env", *(f"{name}={value}" for name, value in redact_env(worker.env).items()), *redact_argv(worker.argv))
-    return Step(f"start:{worker.name}", f"start {worker.name}", worker.host, _START_DEADLINE_S, (script,))
-
-
-def _await_step(worker: Worker, within_s: float) -> Step:
-    return Step(f"await:{worker.name}", f"wait until {worker.name} answers on {worker.url}", worker.host, within_s)
-
-
-def _canary_step(stack: Stack, size: str, tokens: int, deadline_s: float) -> Step:
-    title = f"{size} generation of about {tokens} tokens through {stack.entry.url}, answer checked"
-    return Step(f"canary:{size}", title, stack.entry.host, deadline_s)
+_DIRECTORY_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -195,7 +131,7 @@ def make_directory(place: Place, path: str | None, unit: str) -> None:
     root = place.site.tmp_root
     if path == f"{root}/{unit}":
         script = 'mkdir -p -m 700 -- "$1" && [ -O "$1" ] && [ ! -L "$1" ] && rm -rf -- "$2" && mkdir -m 700 -- "$2"'
-        place.host.run(["sh", "-c", script, "sh", root, path], deadline_s=_START_DEADLINE_S)
+        place.host.run(["sh", "-c", script, "sh", root, path], deadline_s=_DIRECTORY_DEADLINE_S)
 
 
 def _record(context: ServeContext, host: str) -> StackRecord:
@@ -230,13 +166,10 @@ class _MakeModel:
 
 
 @dataclass(frozen=True)
-class _Start:
+class _Start(Always):
     serving: Serving
     place: Place
     worker: Worker
-
-    def already(self) -> str | None:
-        return None
 
     def run(self) -> Facts:
         self.serving.started(self.place, self.worker)
@@ -246,14 +179,11 @@ class _Start:
 
 
 @dataclass(frozen=True)
-class _Await:
+class _Await(Always):
     serving: Serving
     context: ServeContext
     worker: Worker
     step: Step
-
-    def already(self) -> str | None:
-        return None
 
     def run(self) -> Facts:
         blind_since: float | None = None
@@ -291,13 +221,10 @@ class _Await:
 
 
 @dataclass(frozen=True)
-class _Canary:
+class _Canary(Always):
     context: ServeContext
     size: str
     step: Step
-
-    def already(self) -> str | None:
-        return None
 
     def run(self) -> Facts:
         canary, stack = self.context.canary, self.context.stack
@@ -313,13 +240,10 @@ class _Canary:
 
 
 @dataclass(frozen=True)
-class _ReadBack:
+class _ReadBack(Always):
     serving: Serving
     place: Place
     worker: Worker
-
-    def already(self) -> str | None:
-        return None
 
     def run(self) -> Facts:
         from dsv4ctl.drift import drift_of
@@ -336,28 +260,3 @@ class _ReadBack:
                 why="; ".join(str(drift) for drift in drifts),
             )
         return {"pid": status.main_pid, "variables": len(record.env), "arguments": len(record.argv)}
-
-
-def plan_as_data(stack: Stack, steps: Sequence[Step]) -> Mapping[str, object]:
-    """The plan for a program: every worker's exact argv and environment (secrets as fingerprints), and the steps."""
-    return {
-        "stack": stack.name,
-        "supervisor": stack.supervisor,
-        "applied": False,
-        "workers": [
-            {
-                "name": worker.name,
-                "host": worker.host,
-                "unit": worker.unit,
-                "argv": redact_argv(worker.argv),
-                "env": redact_env(worker.env),
-                "ports": worker.ports,
-                "numa_node": worker.numa_node,
-                "gpus": worker.gpus,
-            }
-            for worker in stack.workers
-        ],
-        "steps": [
-            {"id": step.id, "title": step.title, "host": step.host, "deadline_s": step.deadline_s} for step in steps
-        ],
-    }

@@ -1,7 +1,6 @@
 """One run of `dsv4ctl serve`: the plan, the launch, and the watch in the foreground."""
 
 import random
-import shlex
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from dsv4ctl.live import LiveView
 from dsv4ctl.locks import hold_lock
 from dsv4ctl.profile.here import load_here
 from dsv4ctl.profile.loading import LoadedProfile
-from dsv4ctl.serve import paste_command, plan_as_data, serve_plan
+from dsv4ctl.serve_plan import plan_as_data, script_of, serve_plan
 from dsv4ctl.signals import interruptible
 from dsv4ctl.stack import Stack, build_stack
 
@@ -54,17 +53,6 @@ def print_plan(console: Console, ref: str | None, sets: Sequence[str]) -> None:
         for number, step in enumerate(steps, 1):
             console.say(f"{number:>3}. {step.title}  (on {step.host}, within {step.deadline_s:g} s)")
     console.result(plan_as_data(stack, steps))
-
-
-def script_of(stack: Stack) -> str:
-    """The stack as shell lines, each under a comment that says what it is and where it runs."""
-    lines: list[str] = []
-    for model in stack.models:
-        if model.make is not None:
-            lines += [f"# the model, on {model.host}", shlex.join(model.make), ""]
-    for worker in stack.workers:
-        lines += [f"# {worker.name}, on {worker.host}", paste_command(worker), ""]
-    return "\n".join(lines).rstrip()
 
 
 def emit_units(console: Console, ref: str | None, sets: Sequence[str], *, kind: str, directory: str) -> None:

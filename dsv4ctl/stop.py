@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from dsv4ctl.errors import DeadlineExceeded, VerificationFailed
 from dsv4ctl.fleet import Fleet, Place
-from dsv4ctl.plan import Action, Facts, Step
+from dsv4ctl.plan import Action, Always, Facts, Step
 from dsv4ctl.procfs import listeners, own_uid, shm_listing, shm_segments, still_there
 from dsv4ctl.profile.schema import ROUTER
 from dsv4ctl.state import StackRecord, WorkerRecord
@@ -172,14 +172,11 @@ def in_parallel(do: Callable[[str], T], names: Sequence[str]) -> list[T]:
 
 
 @dataclass(frozen=True)
-class _OnHost:
+class _OnHost(Always):
     stopping: Stopping
     place: Place
     kind: str
     step: Step
-
-    def already(self) -> str | None:
-        return None
 
     def run(self) -> Facts:
         stopping, place = self.stopping, self.place

@@ -7,7 +7,7 @@ import pytest
 
 from dsv4ctl.errors import UsageError
 from dsv4ctl.profile.loading import LoadedProfile, load_profile
-from dsv4ctl.serve import paste_command, serve_plan
+from dsv4ctl.serve_plan import paste_command, serve_plan
 from dsv4ctl.stack import Site, Stack, build_stack, default_python, hosts_of
 
 BOX = Path(__file__).parent.parent / "data" / "profiles" / "eight-gpus.toml"

@@ -1,0 +1,112 @@
+"""The plan of a start, as data: what --dry-run prints and what `serve` carries out."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dsv4ctl.plan import Step
+from dsv4ctl.redaction import redact_argv, redact_env
+from dsv4ctl.stack import ModelSource, Stack, Worker
+
+if TYPE_CHECKING:
+    from dsv4ctl.profile.schema import Canary
+
+_MODEL_DEADLINE_S = 120.0
+_START_DEADLINE_S = 30.0
+_READ_BACK_DEADLINE_S = 30.0
+
+
+def serve_plan(stack: Stack, canary: "Canary") -> tuple[Step, ...]:
+    """The steps that bring `stack` up and prove it, in order. Pure: --dry-run prints it, `serve` carries it out.
+
+    The router comes last: it looks for a worker after 0, 1, 3, 6, 10, ... seconds, and would find one that came up a
+    moment after a look only at the next.
+    """
+    steps = [_model_step(model) for model in stack.models if model.make is not None]
+    routers = [worker for worker in stack.workers if worker not in stack.engines]
+    groups = [[worker] for worker in stack.engines] if stack.staggered else [list(stack.engines)]
+    for group in (*groups, routers):
+        steps += [_start_step(worker) for worker in group]
+        steps += [_await_step(worker, stack.start_within_s) for worker in group]
+    steps += [
+        _canary_step(stack, "small", canary.small_tokens, canary.deadline_s),
+        _canary_step(stack, "large", canary.large_tokens, canary.deadline_s),
+    ]
+    steps += [
+        Step(
+            f"readback:{worker.name}",
+            f"read back argv and environment of {worker.name}",
+            worker.host,
+            _READ_BACK_DEADLINE_S,
+        )
+        for worker in stack.workers
+    ]
+    return tuple(steps)
+
+
+def paste_command(worker: Worker) -> str:
+    """A command that starts the worker by hand, in the foreground of a terminal on its host. Secrets are fingerprints.
+
+    One variable and one flag a line, so that a person can read it, compare it and comment on it.
+    """
+    variables = [shlex.quote(f"{name}={value}") for name, value in redact_env(worker.env).items()]
+    text = " \\\n    ".join(["env", *variables])
+    for position, word in enumerate(redact_argv(worker.argv)):
+        new_line = position == 0 or word.startswith("--")
+        text += (" \\\n    " if new_line else " ") + shlex.quote(word)
+    return text
+
+
+def _model_step(model: ModelSource) -> Step:
+    assert model.make is not None
+    return Step(f"model:{model.host}", f"make the model {model.path}", model.host, _MODEL_DEADLINE_S, (model.make,))
+
+
+def _start_step(worker: Worker) -> Step:
+    script = ("env", *(f"{name}={value}" for name, value in redact_env(worker.env).items()), *redact_argv(worker.argv))
+    return Step(f"start:{worker.name}", f"start {worker.name}", worker.host, _START_DEADLINE_S, (script,))
+
+
+def _await_step(worker: Worker, within_s: float) -> Step:
+    return Step(f"await:{worker.name}", f"wait until {worker.name} answers on {worker.url}", worker.host, within_s)
+
+
+def _canary_step(stack: Stack, size: str, tokens: int, deadline_s: float) -> Step:
+    title = f"{size} generation of about {tokens} tokens through {stack.entry.url}, answer checked"
+    return Step(f"canary:{size}", title, stack.entry.host, deadline_s)
+
+
+def script_of(stack: Stack) -> str:
+    """The stack as shell lines, each under a comment that says what it is and where it runs."""
+    lines: list[str] = []
+    for model in stack.models:
+        if model.make is not None:
+            lines += [f"# the model, on {model.host}", shlex.join(model.make), ""]
+    for worker in stack.workers:
+        lines += [f"# {worker.name}, on {worker.host}", paste_command(worker), ""]
+    return "\n".join(lines).rstrip()
+
+
+def plan_as_data(stack: Stack, steps: Sequence[Step]) -> Mapping[str, object]:
+    """The plan for a program: every worker's exact argv and environment (secrets as fingerprints), and the steps."""
+    return {
+        "stack": stack.name,
+        "supervisor": stack.supervisor,
+        "applied": False,
+        "workers": [
+            {
+                "name": worker.name,
+                "host": worker.host,
+                "unit": worker.unit,
+                "argv": redact_argv(worker.argv),
+                "env": redact_env(worker.env),
+                "ports": worker.ports,
+                "numa_node": worker.numa_node,
+                "gpus": worker.gpus,
+            }
+            for worker in stack.workers
+        ],
+        "steps": [
+            {"id": step.id, "title": step.title, "host": step.host, "deadline_s": step.deadline_s} for step in steps
+        ],
+    }
