@@ -26,7 +26,7 @@ def list_(output: OutputOption = Output.TABLE) -> None:
         listed = list_here()
         if not console.machine:
             console.table(
-                [Column("NAME"), Column("WORKERS", right=True), Column("DESCRIPTION", fold=True)],
+                [Column("name"), Column("workers", right=True), Column("description", fold=True)],
                 [(item.name, str(len(item.workers)), item.description or f"wrong: {item.problem}") for item in listed],
             )
         console.result(listed)
@@ -48,7 +48,7 @@ def show(
         console.target = loaded.profile.name
         if not console.machine and origins:
             console.table(
-                [Column("KEY"), Column("VALUE", fold=True), Column("FROM", fold=True)],
+                [Column("key"), Column("value", fold=True), Column("from", fold=True)],
                 [(key, value, origin.place) for key, value, origin in rows(loaded)],
             )
         elif not console.machine:
