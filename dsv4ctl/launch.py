@@ -124,7 +124,8 @@ def _carry_out(work: Launch, locks: Sequence[HeldLock]) -> Launched:
         )
         serving.note_shm(ready=True)
         journal.write("ready")
-    except (Dsv4Error, KeyboardInterrupt) as error:
+    except BaseException as error:
+        # A fault of our own must not leave a stack behind either.
         serving.watch.close()
         grace = 0.0 if isinstance(error, KeyboardInterrupt) else CLEAN_UP_GRACE_S
         clean_up(work, serving.records, error, grace)
@@ -160,7 +161,7 @@ def end_stack(
     on_trouble: Callable[[str], None],
     now: Callable[[], datetime] = utc_now,
 ) -> tuple[Timed, ...]:
-    """Carry out the plan that ends a stack.
+    """Carry out the plan that ends a stack. Another Ctrl-C meanwhile ends it without any grace.
 
     Its journal is a diary: when the disk is full the stack is ended all the same, and `on_trouble` is told.
 
@@ -172,9 +173,17 @@ def end_stack(
     place = fleet[name]
     journal = Diary(Journal(place.host, place.store.journal_directory(record.stack), "stop", now=now), on_trouble)
     stopping = Stopping(fleet, records, sleep=interrupts.sleep)
-    return execute(
-        stop_plan(records, grace_s), stopping.action_for, journal=journal, interrupts=interrupts, report=report
-    )
+
+    def carry_out(grace: float) -> tuple[Timed, ...]:
+        plan = stop_plan(records, grace)
+        return execute(plan, stopping.action_for, journal=journal, interrupts=interrupts, report=report)
+
+    try:
+        return carry_out(grace_s)
+    except KeyboardInterrupt:
+        if grace_s == 0.0:
+            raise
+        return carry_out(0.0)
 
 
 def clear_ended(work: Launch) -> None:

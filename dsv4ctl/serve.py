@@ -253,7 +253,12 @@ class _ReadBack(Always):
         status = self.place.supervisor.status(record.handle)
         if status.state is not UnitState.RUNNING or status.main_pid is None:
             raise VerificationFailed(f"{self.worker.name} on {self.worker.host} ended while it was being verified")
-        drifts = drift_of(self.place.host, status.main_pid, record)
+        try:
+            drifts = drift_of(self.place.host, status.main_pid, record)
+        except (FileNotFoundError, PermissionError) as error:
+            raise VerificationFailed(
+                f"what {self.worker.name} on {self.worker.host} runs with cannot be read back", why=str(error)
+            ) from error
         if drifts:
             raise VerificationFailed(
                 f"{self.worker.name} (pid {status.main_pid} on {self.worker.host}) does not run as planned",

@@ -130,7 +130,7 @@ def _stay(work: Launch, launched: Launched, view: LiveView) -> None:
     view.say("Ctrl-C ends the stack")
     try:
         _watch(work, launched, view)
-    except (Dsv4Error, KeyboardInterrupt) as error:
+    except BaseException as error:
         grace = 0.0 if isinstance(error, KeyboardInterrupt) else CLEAN_UP_GRACE_S
         _end(work, launched, grace)
         if isinstance(error, Interrupted):

@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 
 from dsv4ctl.console import Column, Console
-from dsv4ctl.errors import NothingRunning
+from dsv4ctl.errors import Interrupted, NothingRunning
 from dsv4ctl.hosts.connect import open_host
 from dsv4ctl.launch import end_stack
 from dsv4ctl.live import LiveView, worker_rows
@@ -33,15 +33,21 @@ def run_stop(console: Console, ref: str | None, *, grace_s: float, yes: bool) ->
         records = tuple((host, record) for host, record in target.records if _still(target, host))
         if not records:
             raise NothingRunning(f"stack {target.name} was ended by another dsv4ctl meanwhile")
-        with LiveView(console) as view:
-            timeline = end_stack(
-                target.fleet,
-                records,
-                grace_s=grace_s,
-                report=view.report,
-                interrupts=interrupts,
-                on_trouble=console.warn,
-            )
+        try:
+            with LiveView(console) as view:
+                timeline = end_stack(
+                    target.fleet,
+                    records,
+                    grace_s=grace_s,
+                    report=view.report,
+                    interrupts=interrupts,
+                    on_trouble=console.warn,
+                )
+        except Interrupted as error:
+            raise Interrupted(
+                f"{error.what}: stack {target.name} may be ended in part",
+                hint="`dsv4ctl status` says what is left, `dsv4ctl stop` goes on with it",
+            ) from error
         seconds = sum(timed.seconds for timed in timeline)
         killed = [name for timed in timeline for name in timed.facts.get("killed", ())]
         if not console.machine:
