@@ -38,3 +38,21 @@ def test_ctrl_c_in_the_middle_of(step: str, tmp_path: Path) -> None:
     assert json.loads(out.splitlines()[-1])["error"]["exit_code"] == 130
     assert_gone(profile, before)
     assert mine.run("status", profile.path).code == 3
+
+
+def test_a_second_ctrl_c_ends_what_was_started_at_once(tmp_path: Path) -> None:
+    before = shm_files()
+    mine = Dsv4(tmp_path / "state")
+    profile = write_profile(tmp_path, "twice-interrupted")
+    serving = mine.start("serve", "-o", "jsonl", profile.path)
+    assert serving.stdout is not None
+    for line in serving.stdout:
+        event = json.loads(line).get("event", {})
+        if event.get("step") == "await:prefill-0" and event.get("state") == "begin":
+            serving.send_signal(signal.SIGINT)
+        if event.get("step") == "drain:local" and event.get("state") == "begin":
+            serving.send_signal(signal.SIGINT)
+            break
+    _, errors = serving.communicate(timeout=60)
+    assert serving.returncode == 130, errors
+    assert_gone(profile, before)
