@@ -87,12 +87,16 @@ class Watch:
         workers: Sequence[tuple[str, WorkerRecord]],
         *,
         with_logs: bool = True,
+        answer_holds_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`answer_holds_s`: a worker that answered is taken to answer for that long. The router logs every request."""
         self._fleet = fleet
         self._workers = {record.name: (host, record) for host, record in workers}
         self._with_logs = with_logs
         self._clock = clock
+        self._answer_holds_s = answer_holds_s
+        self._answered_at: dict[str, float] = {}
         self._known: dict[str, tuple[UnitStatus, float]] = {}
         self._digests = {record.name: LogDigest() for _, record in workers}
         self._streams: dict[str, LogStream] = {}
@@ -185,6 +189,15 @@ class Watch:
             raise
 
     def _answers(self, place: Place, record: WorkerRecord) -> bool:
+        answered_at = self._answered_at.get(record.name)
+        if answered_at is not None and self._clock() - answered_at < self._answer_holds_s:
+            return True
+        answers = self._ask(place, record)
+        if answers:
+            self._answered_at[record.name] = self._clock()
+        return answers
+
+    def _ask(self, place: Place, record: WorkerRecord) -> bool:
         import httpx
 
         client = self._clients.get(place.name)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dsv4ctl.profile.schema import Canary
 
 _LOOK_EVERY_S = 0.4
+_ANSWER_HOLDS_S = 10.0
 # A start takes minutes; a connection that comes back within this long does not end it.
 _BLIND_FOR_S = 30.0
 _DIRECTORY_DEADLINE_S = 30.0
@@ -53,7 +54,7 @@ class Serving:
         members = [(host, worker) for host, record in self.records.items() for worker in record.workers]
         order = [worker.name for worker in context.stack.workers]
         members.sort(key=lambda member: order.index(member[1].name))
-        self.watch = Watch(context.fleet, members)
+        self.watch = Watch(context.fleet, members, answer_holds_s=_ANSWER_HOLDS_S)
         self._waits: tuple[str, ...] = ()
 
     def action_for(self, step: Step) -> Action:

@@ -66,9 +66,9 @@ def test_the_phase_is_what_the_worker_waits_for_next() -> None:
 
 
 def test_a_rejected_argument_is_an_error_without_a_traceback() -> None:
-    found = digest("usage: launch_server.py [-h]\nlaunch_server.py: error: unrecognized arguments: --tpp 4\n")
+    found = digest("usage: sglang serve [-h]\nsglang serve: error: unrecognized arguments: --tpp 4\n")
     assert found.first_error is not None
-    assert found.first_error.message == "launch_server.py: error: unrecognized arguments: --tpp 4"
+    assert found.first_error.message == "sglang serve: error: unrecognized arguments: --tpp 4"
 
 
 def test_an_exception_that_is_mentioned_in_passing_is_no_error() -> None:
