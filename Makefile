@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Nothing is resolved: the lock files say it all.
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
 
 .PHONY: serve test lint bench install install-dev clean
 

@@ -3,11 +3,13 @@
 `-o table` is for people; `-o json` is one document, `-o jsonl` one object a line, both with the same envelope.
 """
 
+import errno
 import json
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -16,7 +18,7 @@ from typing import Any
 
 import typer
 
-from dsv4ctl.errors import Dsv4Error, ExitCode
+from dsv4ctl.errors import Dsv4Error, ExitCode, Interrupted, OperationFailed, Refused, UsageError
 from dsv4ctl.findings import Finding, Severity
 
 SCHEMA_VERSION = 1
@@ -43,19 +45,25 @@ class Column:
 
 
 class Console:
-    """What one run of one command says. `target` is what it is about: a profile, a file, a host."""
+    """What one run of one command says. `target` is what it is about: a profile, a file, a host.
 
-    def __init__(self, command: str, output: Output) -> None:
-        from rich.console import Console as RichConsole
+    `acting`: the command changes something. Then whoever reads us may go away (`| head`, a closed terminal, a full
+    disk) without stopping the act: what cannot be said any more is dropped, and the exit code tells.
+    """
 
+    def __init__(self, command: str, output: Output, *, acting: bool = False) -> None:
         self.command = command
         self.output = output
+        self.acting = acting
         self.target: str | None = None
         self.findings: list[Finding] = []
+        self.lost: OSError | None = None
         self._started_at = datetime.now(UTC)
-        width = None if sys.stdout.isatty() else _PIPE_WIDTH
-        self._out = RichConsole(width=width, highlight=False, soft_wrap=False)
-        self._err = RichConsole(stderr=True, width=None if sys.stderr.isatty() else _PIPE_WIDTH, highlight=False)
+        # A closed stream is None to Python.
+        sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - it lives as long as we do
+        sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+        self._out = _rich(sys.stdout.isatty(), stderr=False)
+        self._err = _rich(sys.stderr.isatty(), stderr=True)
 
     @property
     def machine(self) -> bool:
@@ -71,24 +79,46 @@ class Console:
         """The console that a live view draws on (stderr)."""
         return self._err
 
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Around everything that is written: output that fails stops a command that only shows, never an act.
+
+        Raises:
+            BrokenPipeError: the reader has gone.
+            OperationFailed: it could not be written.
+        """
+        try:
+            yield
+        except OSError as error:
+            self.lost = self.lost or error
+            if self.acting:
+                return
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise OperationFailed("the output could not be written", why=error.strerror) from error
+
     def say(self, text: str) -> None:
         """Progress, for a person."""
-        self._err.print(text, markup=False, soft_wrap=True)
+        with self.heard():
+            self._err.print(text, markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Something a person should know that does not stop us."""
-        self._err.print(f"warning: {text}", markup=False, soft_wrap=True, style="bold")
+        with self.heard():
+            self._err.print(f"warning: {text}", markup=False, soft_wrap=True, style="bold")
 
     def data(self, text: str) -> None:
         """A line of data as it is: a log line, a script. Nothing wraps it or colours it."""
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        with self.heard():
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
 
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
         """A table on stdout, for a person."""
-        if title:
-            self._out.print(title, markup=False, style="bold")
-        self._out.print(make_table(columns, rows))
+        with self.heard():
+            if title:
+                self._out.print(title, markup=False, style="bold")
+            self._out.print(make_table(columns, rows))
 
     def finding(self, finding: Finding) -> None:
         """Note a finding: shown at once to a person, part of the envelope for a program."""
@@ -101,7 +131,8 @@ class Console:
         line.append(finding.code, style=ACCENT)
         line.append(f" {finding.message}\n  ", style="default")
         line.append(finding.remedy, style="dim")
-        self._err.print(line)
+        with self.heard():
+            self._err.print(line)
 
     def result(self, result: object) -> None:
         """The answer, for a program: the whole document in `json`, the closing line in `jsonl`. People saw a table."""
@@ -115,11 +146,14 @@ class Console:
 
     def failed(self, error: Dsv4Error) -> None:
         """The last words: what, why, what to do."""
-        self._err.print(f"error: {error.what}", markup=False, style="bold red", soft_wrap=True)
-        if error.why:
-            self._err.print(f"  why: {error.why}", markup=False, soft_wrap=True)
-        if error.hint:
-            self._err.print(f"  do:  {error.hint}", markup=False, soft_wrap=True)
+        # Nobody may be there to hear it; that must not hide the error, whose number is the exit code.
+        self.acting = True
+        with self.heard():
+            self._err.print(f"error: {error.what}", markup=False, style="bold red", soft_wrap=True)
+            if error.why:
+                self._err.print(f"  why: {error.why}", markup=False, soft_wrap=True)
+            if error.hint:
+                self._err.print(f"  do:  {error.hint}", markup=False, soft_wrap=True)
         if self.machine:
             self._envelope(None, error=error)
 
@@ -130,8 +164,6 @@ class Console:
             Refused: the person said no.
             UsageError: there is nobody to ask, and no --yes.
         """
-        from dsv4ctl.errors import Refused, UsageError
-
         if yes:
             return
         if not sys.stdin.isatty():
@@ -160,6 +192,18 @@ class Console:
         self.data(_dump(body, indent=2 if self.output is Output.JSON else None))
 
 
+def _rich(terminal: bool, *, stderr: bool) -> Any:  # noqa: ANN401 - a rich Console; importing it here costs --help
+    from rich.console import Console as RichConsole
+
+    class Quiet(RichConsole):
+        """Rich ends the whole program when a pipe breaks; here whoever prints decides (`heard`)."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError(errno.EPIPE, "the reader has gone")
+
+    return Quiet(stderr=stderr, width=None if terminal else _PIPE_WIDTH, highlight=False)
+
+
 def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Any:  # noqa: ANN401 - a rich Table
     """A table in the house style: no box, aligned, one accent colour, for a live view or for printing."""
     from rich.table import Table
@@ -179,28 +223,30 @@ def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Any:
 
 
 @contextmanager
-def command_session(command: str, output: Output) -> Iterator[Console]:
+def command_session(command: str, output: Output, *, acting: bool = False) -> Iterator[Console]:
     """The boundary of every command: errors become a message and an exit code; nothing above it catches anything.
 
     Raises:
         typer.Exit: with the error's exit code.
     """
-    console = Console(command, output)
+    console = Console(command, output, acting=acting)
     try:
         yield console
+        code = ExitCode.OK
     except Dsv4Error as error:
         console.failed(error)
-        raise typer.Exit(error.exit_code) from error
-    except KeyboardInterrupt as error:
-        console.failed(Dsv4Error("interrupted", why="a second Ctrl-C, or one where nothing was under way"))
-        raise typer.Exit(ExitCode.INTERRUPTED) from error
-    except BrokenPipeError as error:
-        # The reader of our stdout (`| head`) has gone: there is nobody to tell.
-        sys.stderr.close()
-        raise typer.Exit(ExitCode.OK) from error
-    except typer.Exit:
-        raise
-    except Exception as error:
+        code = error.exit_code
+    except KeyboardInterrupt:
+        console.failed(
+            Interrupted("interrupted at once", why="Ctrl-C came again", hint="`dsv4ctl status` says what is left")
+        )
+        code = ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has seen enough.
+        code = ExitCode.OK
+    except typer.Exit as leaving:
+        code = ExitCode(leaving.exit_code)
+    except Exception as error:  # noqa: BLE001 - the outermost boundary
         path = _write_debug_file(command, error)
         console.failed(
             Dsv4Error(
@@ -208,13 +254,26 @@ def command_session(command: str, output: Output) -> Iterator[Console]:
                 hint=f"the whole trace is in {path}" if path else "the state directory could not be written",
             )
         )
-        raise typer.Exit(ExitCode.FAILED) from error
+        code = ExitCode.FAILED
+    if console.lost is not None:
+        # Python would try to write what is left in the buffers at its end, and complain.
+        _silence_streams()
+        if code is ExitCode.OK and not isinstance(console.lost, BrokenPipeError):
+            code = ExitCode.FAILED
+    raise typer.Exit(code)
+
+
+def _silence_streams() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            os.dup2(nowhere, stream.fileno())
 
 
 def _write_debug_file(command: str, error: BaseException) -> Path | None:
     import platformdirs
 
-    path = Path(platformdirs.user_state_dir("dsv4ctl")) / f"fault-{command}.txt"
+    path = Path(platformdirs.user_state_dir("dsv4ctl")) / f"fault-{command.replace(' ', '-')}.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(traceback.format_exception(error)))

@@ -64,6 +64,12 @@ class HostUnreachable(Dsv4Error):
     exit_code = ExitCode.UNREACHABLE
 
 
+class CannotLook(Dsv4Error):
+    """Something that had to be read could not be: what is true is unknown (exit 4)."""
+
+    exit_code = ExitCode.UNREACHABLE
+
+
 class Refused(Dsv4Error):
     """A precheck or the person said no; nothing was changed (exit 6)."""
 

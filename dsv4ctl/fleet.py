@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsv4ctl.errors import OperationFailed
+from dsv4ctl.errors import CannotLook, OperationFailed
 from dsv4ctl.facts import GpuFact, read_gpus
 from dsv4ctl.stack import Site, default_python, hosts_of
 from dsv4ctl.state import DIRECTORY_NAME, StateStore
@@ -103,11 +103,25 @@ def _expanded(path: str, home: str) -> str:
 
 def _person(host: "Host") -> tuple[str, str, int]:
     """Who we are on a host: home directory, where state is kept, numeric user."""
-    script = 'printf "%s\\n" "${HOME:?is not set}" "${XDG_STATE_HOME:-$HOME/.local/state}" "$(id -u)"'
-    lines = host.run(["sh", "-c", script], deadline_s=20.0).text.split("\n")
-    if len(lines) < 3 or not lines[0].startswith("/") or not lines[2].isdigit():
-        raise OperationFailed(f"{host.name} does not say where its home directory is", why=f"it printed {lines[:3]}")
-    return lines[0], lines[1], int(lines[2])
+    # The XDG specification has relative paths ignored.
+    script = """
+        case $XDG_STATE_HOME in /*) s=$XDG_STATE_HOME ;; *) s=$HOME/.local/state ;; esac
+        printf '%s\\n' "$HOME" "$s" "$(id -u)"
+    """
+    try:
+        lines = host.run(["sh", "-c", script], deadline_s=20.0).text.split("\n")
+    except OperationFailed as error:
+        raise CannotLook(
+            f"{host.name} cannot be asked anything: {error.what}", why=error.why, hint=error.hint
+        ) from error
+    home, state, uid = [*lines, "", "", ""][:3]
+    if not (home or state).startswith("/") or not uid.isdigit():
+        raise CannotLook(
+            f"{host.name} does not say where its home directory is",
+            why=f"HOME is {home or 'not set'}",
+            hint="set HOME to an absolute path",
+        )
+    return home or state, state, int(uid)
 
 
 @contextmanager

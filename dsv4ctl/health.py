@@ -33,7 +33,8 @@ def stack_status(target: Target) -> StackStatus:
         HostUnreachable: a host could not be asked.
     """
     members = [(host, worker) for host, record in target.records for worker in record.workers]
-    with Watch(target.fleet, members) as watch:
+    proven = all(record.ready for _, record in target.records)
+    with Watch(target.fleet, members, proven=proven) as watch:
         views = watch.look()
     findings: list[Finding] = [_unrecorded(target, host) for host in target.unrecorded]
     drifts: dict[str, tuple[Drift, ...]] = {}
@@ -47,7 +48,6 @@ def stack_status(target: Target) -> StackStatus:
             else:
                 findings += _of_drift(view, drifts[view.name])
     record = target.records[0][1]
-    proven = all(record.ready for _, record in target.records)
     if not proven and not target.unrecorded:
         findings.append(_not_proven(target))
     return StackStatus(
@@ -67,9 +67,8 @@ def _of_worker(view: WorkerView) -> Sequence[Finding]:
     evidence = {"worker": view.name, "host": view.host, "pid": view.pid, "exit_code": view.exit_code}
     if view.state is None:
         message = f"{view.name} on {view.host} was never started"
-        return [
-            Finding("WORKER_NOT_STARTED", Severity.ERROR, message, "`dsv4ctl stop`, then `dsv4ctl serve`", evidence)
-        ]
+        remedy = "wait if a `serve` is at work; otherwise `dsv4ctl stop`, then `dsv4ctl serve`"
+        return [Finding("WORKER_NOT_STARTED", Severity.ERROR, message, remedy, evidence)]
     if view.state is UnitState.FOREIGN:
         message = f"the pid or unit of {view.name} on {view.host} now belongs to something that we did not start"
         remedy = "nothing of ours runs under it: `dsv4ctl stop` clears the record and touches nobody"
@@ -82,7 +81,8 @@ def _of_worker(view: WorkerView) -> Sequence[Finding]:
         message = f"{error.what}: {error.why}"
         return [Finding("WORKER_DOWN", Severity.ERROR, message, f"{error.hint}; `dsv4ctl stop` clears it", evidence)]
     if not view.answers:
-        message = f"{view.name} on {view.host} runs and does not answer on {view.url}; it waits for {view.waits_for}"
+        waits = f"; it waits for {view.waits_for}" if view.waits_for else ""
+        message = f"{view.name} on {view.host} runs and does not answer on {view.url}{waits}"
         return [Finding("WORKER_SILENT", Severity.ERROR, message, f"dsv4ctl logs {view.name}", evidence)]
     return []
 
@@ -107,7 +107,7 @@ def _cannot_read_back(view: WorkerView, why: str) -> Finding:
 
 def _unrecorded(target: Target, host: str) -> Finding:
     message = f"the record of {target.name} on {host} is gone; its units were found through the supervisor"
-    remedy = "`dsv4ctl stop` ends them; `dsv4ctl serve` starts and records the stack again"
+    remedy = "`dsv4ctl stop` ends them; after that `dsv4ctl serve` starts and records the stack again"
     return Finding("RECORD_MISSING", Severity.WARNING, message, remedy, {"host": host})
 
 

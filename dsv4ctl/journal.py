@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from dsv4ctl.errors import Dsv4Error
+from dsv4ctl.hosts.base import again_if_lost
 
 if TYPE_CHECKING:
     from dsv4ctl.hosts.base import Host
@@ -40,7 +41,8 @@ class Journal:
         """
         line = {"at": self._now().isoformat(timespec="milliseconds"), "event": event, **fields}
         self._lines.append(json.dumps(line, default=_jsonable, allow_nan=False))
-        self._host.write(self.path, ("\n".join(self._lines) + "\n").encode())
+        text = "\n".join(self._lines) + "\n"
+        again_if_lost(lambda: self._host.write(self.path, text.encode()))
 
 
 class JournalSink(Protocol):

@@ -84,7 +84,7 @@ def launch(work: Launch) -> Launched:
         if refusals:
             raise Refused(
                 f"stack {work.stack.name} was not started",
-                why="; ".join(finding.message for finding in refusals),
+                why=f"the prechecks say no: {', '.join(sorted({finding.code for finding in refusals}))}",
                 hint=refusals[0].remedy,
             )
         return _carry_out(work, locks)
@@ -272,8 +272,10 @@ def preflight(work: Launch, facts: Mapping[str, HostFacts]) -> tuple[Finding, ..
             if listener.port in ours and listener.pid is not None
         }
         findings += check_engine(name, place.site.python, profile.engine.version, facts[name])
-        findings += check_ports(workers, held, commands)
-        findings += check_strays(name, marked_processes(place.host, UNIT_VARIABLE, [w.unit for w in workers]))
+        units = marked_processes(place.host, UNIT_VARIABLE)
+        own = {worker.unit for worker in workers}
+        findings += check_ports(workers, held, commands, units)
+        findings += check_strays(name, {pid: unit for pid, unit in units.items() if unit in own})
         findings += check_numactl(name, workers, facts[name])
         findings += check_memory(work.stack, name, facts[name], size)
         findings += check_disk(name, place.site.state_root, facts[name])

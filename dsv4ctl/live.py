@@ -67,7 +67,8 @@ class LiveView:
         if self._live is not None:
             self._now = ""
             self._draw()
-            self._live.__exit__(None, None, None)
+            with self._console.heard():
+                self._live.__exit__(None, None, None)
             self._live = None
 
     def look(self, views: Sequence[WorkerView]) -> None:
@@ -106,7 +107,8 @@ class LiveView:
     def _draw(self) -> None:
         if self._live is None:
             return
-        self._live.update(self._picture(), refresh=True)
+        with self._console.heard():
+            self._live.update(self._picture(), refresh=True)
 
     def _picture(self) -> Any:  # noqa: ANN401 - a rich renderable
         from rich.console import Group

@@ -72,7 +72,7 @@ class HeldLock:
         raise Refused(
             f"another dsv4ctl is at work on this stack on {self._host.name}: "
             f"{answer.removeprefix('busy ') or 'it does not say which'}",
-            hint="wait for it, or press Ctrl-C there",
+            hint="wait for it, or end it",
         )
 
     def ensure(self) -> None:

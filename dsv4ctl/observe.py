@@ -46,6 +46,7 @@ class WorkerView:
     first_error: FirstError | None
     last_line: str
     fatal: bool = False
+    proven: bool = False
 
     @property
     def ended(self) -> bool:
@@ -58,7 +59,7 @@ class WorkerView:
         if self.state is None:
             return "not started"
         if self.state is UnitState.RUNNING:
-            return "up" if self.answers else "starting"
+            return "up" if self.answers else "silent" if self.proven else "starting"
         if self.state is UnitState.EXITED:
             return ending(self.exit_code)
         return self.state.value
@@ -88,14 +89,17 @@ class Watch:
         *,
         with_logs: bool = True,
         answer_holds_s: float = 0.0,
+        proven: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`answer_holds_s`: a worker that answered is taken to answer for that long. The router logs every request."""
+        """`answer_holds_s`: a worker that answered is taken to answer for that long, since the router logs every
+        request. `proven`: the stack has been up, so a worker that does not answer is silent, and not starting."""
         self._fleet = fleet
         self._workers = {record.name: (host, record) for host, record in workers}
         self._with_logs = with_logs
         self._clock = clock
         self._answer_holds_s = answer_holds_s
+        self.proven = proven
         self._answered_at: dict[str, float] = {}
         self._known: dict[str, tuple[UnitStatus, float]] = {}
         self._digests = {record.name: LogDigest() for _, record in workers}
@@ -131,7 +135,8 @@ class Watch:
         status = self._status(place, record)
         if self._with_logs and record.handle is not None:
             ended = status is not None and status.state is not UnitState.RUNNING
-            self._read_log(place, record, patience_s=_LAST_WORDS_S if ended else 0.0)
+            patient = ended or record.name not in self._streams
+            self._read_log(place, record, patience_s=_LAST_WORDS_S if patient else 0.0)
         answers = status is not None and status.state is UnitState.RUNNING and self._answers(place, record)
         digest = self._digests[record.name]
         return WorkerView(
@@ -148,6 +153,7 @@ class Watch:
             first_error=digest.first_error,
             last_line=digest.last_line,
             fatal=digest.fatal,
+            proven=self.proven,
         )
 
     def _status(self, place: Place, record: WorkerRecord) -> UnitStatus | None:
@@ -167,9 +173,8 @@ class Watch:
             self._known.pop(record.name, None)
         return status
 
-    @staticmethod
-    def _waits_for(record: WorkerRecord, status: UnitStatus | None, answers: bool, digest: LogDigest) -> str:
-        if status is None or status.state is not UnitState.RUNNING or answers:
+    def _waits_for(self, record: WorkerRecord, status: UnitStatus | None, answers: bool, digest: LogDigest) -> str:
+        if self.proven or status is None or status.state is not UnitState.RUNNING or answers:
             return ""
         return "its workers" if record.role == ROUTER else digest.waits_for or "its HTTP port"
 

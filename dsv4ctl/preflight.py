@@ -33,9 +33,13 @@ class Owner:
 
 
 def check_ports(
-    workers: Iterable[Worker], listeners: Iterable[Listener], commands: Mapping[int, str]
+    workers: Iterable[Worker],
+    listeners: Iterable[Listener],
+    commands: Mapping[int, str],
+    units: Mapping[int, str] | None = None,
 ) -> tuple[Finding, ...]:
-    """PORT_TAKEN for each port of `workers` (all on one host) that somebody holds. `commands` is pid -> command."""
+    """PORT_TAKEN for each port of `workers` (all on one host) that somebody holds. By pid: `commands` has the command,
+    `units` the unit of ours that it says it is."""
     taken = {listener.port: listener for listener in listeners}
     findings: list[Finding] = []
     for worker in workers:
@@ -44,12 +48,16 @@ def check_ports(
             if listener is None:
                 continue
             owner = Owner(listener.pid, commands.get(listener.pid) if listener.pid is not None else None)
+            unit = (units or {}).get(owner.pid) if owner.pid is not None else None
+            remedy = "end that process if it is yours, or give the worker another port in the profile"
+            if unit is not None:
+                remedy = f"it says that it is {unit}: end that stack with `dsv4ctl stop`, or take other ports"
             findings.append(
                 Finding(
                     "PORT_TAKEN",
                     Severity.ERROR,
                     f"port {port} on {worker.host}, the {purpose} port of {worker.name}, is held by {owner}",
-                    "end that process if it is yours, or give the worker another port in the profile",
+                    remedy,
                     {
                         "host": worker.host,
                         "port": port,
@@ -101,8 +109,10 @@ def check_strays(host: str, strays: Mapping[int, str]) -> tuple[Finding, ...]:
         Finding(
             "STRAY_PROCESSES",
             Severity.ERROR,
-            f"{host} runs {', '.join(sorted(set(strays.values())))} without a record: pid {pids.replace(' ', ', ')}",
-            f"the state directory was deleted under them; end them with: kill {pids}",
+            f"{host} runs {', '.join(sorted(set(strays.values())))}, of which this state directory knows nothing: "
+            f"pid {pids.replace(' ', ', ')}",
+            "if another state directory (XDG_STATE_HOME) has them, use that; if theirs was deleted, end them with: "
+            f"kill {pids}",
             {"host": host, "pids": pids},
         ),
     )

@@ -296,8 +296,8 @@ def shm_listing(host: Host) -> tuple[ShmFile, ...]:
     return tuple(found)
 
 
-def marked_processes(host: Host, variable: str, values: Collection[str]) -> dict[int, str]:
-    """Processes that were started with `variable` set to one of `values`, as pid -> value, as far as we may look."""
+def marked_processes(host: Host, variable: str, values: Collection[str] | None = None) -> dict[int, str]:
+    """Processes that were started with `variable` set (to one of `values`), as pid -> value, as far as we may look."""
     # grep -z reads an environment as the NUL-separated records it is. It fails where nothing matches, or for a process
     # that we may not look into; what it found stands all the same.
     script = 'exec grep -azH -e "$1" /proc/[0-9]*/environ 2>/dev/null'
@@ -306,7 +306,7 @@ def marked_processes(host: Host, variable: str, values: Collection[str]) -> dict
     for record in done.stdout.decode(errors="replace").split("\0"):
         path, _, setting = record.partition(":")
         value = setting.partition("=")[2]
-        if value in values:
+        if value and (values is None or value in values):
             found[int(path.split("/")[2])] = value
     return found
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from dsv4ctl.canary import ask, make_prompt
 from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed, VerificationFailed
@@ -16,11 +16,13 @@ from dsv4ctl.procfs import descendants, processes, shm_segments
 from dsv4ctl.signals import Interrupts
 from dsv4ctl.stack import ModelSource, Stack, Worker
 from dsv4ctl.state import StackRecord, WorkerRecord, planned
-from dsv4ctl.supervisors.base import UnitSpec, UnitState
+from dsv4ctl.supervisors.base import UnitHandle, UnitSpec, UnitState
 from dsv4ctl.waiting import wait_until
 
 if TYPE_CHECKING:
     from dsv4ctl.profile.schema import Canary
+
+T = TypeVar("T")
 
 _LOOK_EVERY_S = 0.4
 _ANSWER_HOLDS_S = 10.0
@@ -81,11 +83,37 @@ class Serving:
     def started(self, place: Place, worker: Worker) -> None:
         """Start a worker, with an empty temporary directory, and record its unit."""
         make_directory(place, worker.env.get("TMPDIR"), worker.unit)
-        handle = place.supervisor.start(UnitSpec(worker.unit, worker.argv, worker.env))
+        home = place.site.home
+        spec = UnitSpec(worker.unit, worker.argv, {"HOME": home, **worker.env}, cwd=home)
+        handle = self._start(place, spec)
         record = self.records[place.name].with_handle(worker.name, handle)
         self.records[place.name] = record
         self.watch.update(next(entry for entry in record.workers if entry.name == worker.name))
         place.store.save(record)
+
+    def _start(self, place: Place, spec: UnitSpec) -> UnitHandle:
+        """Start a unit. When the connection is lost meanwhile, whether it was started is asked once it is back."""
+        try:
+            return place.supervisor.start(spec)
+        except HostUnreachable:
+            found = wait_until(
+                lambda: self._answer(lambda: (place.supervisor.find(spec.name),)),
+                deadline_s=_BLIND_FOR_S,
+                what=f"{place.name} to answer again",
+                interval_s=1.0,
+                sleep=self._context.interrupts.sleep,
+            )
+            (handle,) = found
+            if handle is not None and place.supervisor.status(handle).state is UnitState.RUNNING:
+                return handle
+            return place.supervisor.start(spec)
+
+    @staticmethod
+    def _answer(ask: Callable[[], T]) -> T | None:
+        try:
+            return ask()
+        except HostUnreachable:
+            return None
 
     def record_of(self, worker: Worker) -> WorkerRecord:
         """What is recorded of a worker now."""
@@ -112,6 +140,7 @@ class Serving:
 
     def note_shm(self, *, ready: bool = False) -> None:
         """Record the shared memory that our processes hold: a crash would leave it behind. `ready`: all is proven."""
+        self.watch.proven = self.watch.proven or ready
         for host, record in self.records.items():
             place = self._context.fleet[host]
             leaders = [worker.handle.pid for worker in record.workers if worker.handle is not None]

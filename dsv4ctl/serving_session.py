@@ -131,8 +131,11 @@ def _stay(work: Launch, launched: Launched, view: LiveView) -> None:
     try:
         _watch(work, launched, view)
     except BaseException as error:
-        grace = 0.0 if isinstance(error, KeyboardInterrupt) else CLEAN_UP_GRACE_S
-        _end(work, launched, grace)
+        try:
+            _end(work, launched, 0.0 if isinstance(error, KeyboardInterrupt) else CLEAN_UP_GRACE_S)
+        except KeyboardInterrupt:
+            _end(work, launched, 0.0)
+        view.look(())
         if isinstance(error, Interrupted):
             raise Interrupted(f"{error.what}: stack {work.stack.name} was ended, nothing of it is left") from error
         raise

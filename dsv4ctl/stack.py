@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dsv4ctl.errors import UsageError
 from dsv4ctl.profile.checks import is_gpu
@@ -82,7 +82,7 @@ class Stack:
     """Everything that `serve` starts, in the order of the profile: prefill, decode (or unified), router last."""
 
     name: str
-    supervisor: str
+    supervisor: Literal["process", "systemd"]
     staggered: bool
     start_within_s: float
     served_model: str

@@ -9,11 +9,12 @@ import json
 import posixpath
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-from dsv4ctl.errors import OperationFailed
+from dsv4ctl.errors import CannotLook, OperationFailed
+from dsv4ctl.hosts.base import again_if_lost
 from dsv4ctl.redaction import redact_argv, redact_env
-from dsv4ctl.supervisors.base import UnitHandle
+from dsv4ctl.supervisors.base import UnitHandle, check_unit_name
 
 if TYPE_CHECKING:
     from dsv4ctl.hosts.base import Host
@@ -47,7 +48,7 @@ class StackRecord:
 
     stack: str
     profile: str
-    supervisor: str
+    supervisor: Literal["process", "systemd"]
     started_at: str
     entry_url: str
     served_model: str
@@ -108,15 +109,19 @@ class StateStore:
             raw = self._host.read(path)
         except FileNotFoundError:
             return None
-        except PermissionError as error:
-            raise OperationFailed(f"{path} on {self._host.name} may not be read", why=str(error)) from error
+        except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
+            raise CannotLook(
+                f"{path} on {self._host.name} cannot be read",
+                why=str(error),
+                hint="run this as the user who started the stack, or set XDG_STATE_HOME to where its state is",
+            ) from error
         try:
-            return _parse(json.loads(raw))
-        except (ValueError, KeyError, TypeError) as error:
-            raise OperationFailed(
+            return _parse(raw)
+        except (ValueError, OperationFailed) as error:
+            raise CannotLook(
                 f"{path} on {self._host.name} is not a record of ours",
-                why=f"{type(error).__name__}: {error}",
-                hint="move it away; `dsv4ctl status` then finds what runs by the supervisor's own records",
+                why=str(error).splitlines()[0],
+                hint=f"move it away; `dsv4ctl status {stack}` then finds what runs by the supervisor's own records",
             ) from error
 
     def save(self, record: StackRecord) -> None:
@@ -126,7 +131,7 @@ class StateStore:
             OperationFailed: not writable or disk full; the record before stays whole.
         """
         body = {"version": RECORD_VERSION, **asdict(record)}
-        self._host.write(self._record_path(record.stack), json.dumps(body, indent=1).encode())
+        again_if_lost(lambda: self._host.write(self._record_path(record.stack), json.dumps(body, indent=1).encode()))
 
     def delete(self, stack: str) -> None:
         """Forget a stack that is proven to be gone. Journals and logs stay."""
@@ -143,31 +148,20 @@ class StateStore:
         return posixpath.join(self.directory(stack), "stack.json")
 
 
-def _parse(body: Any) -> StackRecord:  # noqa: ANN401 - what json.loads returns
-    if body["version"] != RECORD_VERSION:
-        raise ValueError(f"version {body['version']}, this dsv4ctl reads {RECORD_VERSION}")
-    workers = tuple(
-        WorkerRecord(
-            name=worker["name"],
-            role=worker["role"],
-            unit=worker["unit"],
-            listen=worker["listen"],
-            port=worker["port"],
-            ports=worker["ports"],
-            argv=tuple(worker["argv"]),
-            env=worker["env"],
-            handle=UnitHandle(**worker["handle"]) if worker["handle"] else None,
-        )
-        for worker in body["workers"]
-    )
-    return StackRecord(
-        stack=body["stack"],
-        profile=body["profile"],
-        supervisor=body["supervisor"],
-        started_at=body["started_at"],
-        entry_url=body["entry_url"],
-        served_model=body["served_model"],
-        ready=body["ready"],
-        workers=workers,
-        shm=tuple(body["shm"]),
-    )
+def _parse(raw: bytes) -> StackRecord:
+    """The record in a file, every type checked. What it says is later handed to `kill` and `rm`.
+
+    Raises:
+        ValueError: it is not a record of ours, in this version.
+    """
+    from pydantic import TypeAdapter
+
+    body = json.loads(raw)
+    if not isinstance(body, dict) or body.pop("version", None) != RECORD_VERSION:
+        raise ValueError(f"this dsv4ctl reads records of version {RECORD_VERSION}")
+    record = TypeAdapter(StackRecord).validate_json(json.dumps(body), strict=True)
+    if not record.workers:
+        raise ValueError("it has no workers")
+    for worker in record.workers:
+        check_unit_name(worker.unit)
+    return record

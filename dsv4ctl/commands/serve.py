@@ -35,7 +35,7 @@ def serve(
 
     In the foreground it stays until Ctrl-C, which ends the whole stack.
     """
-    with command_session("serve", output) as console:
+    with command_session("serve", output, acting=True) as console:
         from dsv4ctl.serving_session import emit_units, print_plan, run_serve
 
         if emit is not None:

@@ -20,7 +20,7 @@ def stop(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """End the stack, and prove that no process, port or shared memory of it is left."""
-    with command_session("stop", output) as console:
+    with command_session("stop", output, acting=True) as console:
         from dsv4ctl.stopping_session import run_stop
 
         run_stop(console, profile, grace_s=grace, yes=yes)

@@ -1,11 +1,16 @@
 """What a host can do for us. Everything the tool does to a machine goes through this protocol, so that whatever
 works here works over SSH."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
-import httpx
+from dsv4ctl.errors import HostUnreachable
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,14 @@ class LogStream(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
+def again_if_lost(do: Callable[[], T]) -> T:
+    """Do something that may be done twice, once more when the connection was lost in the middle of it."""
+    try:
+        return do()
+    except HostUnreachable:
+        return do()
+
+
 class Host(Protocol):
     """One machine. Implementations are safe to use from several threads."""
 
@@ -108,7 +121,7 @@ class Host(Protocol):
             HostUnreachable, DeadlineExceeded
         """
 
-    def http(self, *, timeout_s: float) -> httpx.Client:
+    def http(self, *, timeout_s: float) -> "httpx.Client":
         """A client whose connections are made on the host, so that `http://127.0.0.1:PORT` is the host's loopback.
 
         Keep-alive is on. The caller closes it. It raises httpx errors; a lost connection is an httpx.TransportError.

@@ -11,6 +11,7 @@ from dsv4ctl.redaction import redact_argv
 STDERR_LINES = 5
 STDERR_CHARS = 600
 ARGV_CHARS = 200
+WORD_CHARS = 60
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _SPECIAL = re.compile(r"([\\']+)")
@@ -38,7 +39,9 @@ def join(argv: Sequence[str]) -> str:
 
 def describe(argv: Sequence[str]) -> str:
     """A command for a person: quoted, secrets hidden, cut to one line."""
-    line = join(redact_argv(argv)).replace("\n", " ")
+    # A script is not shown in an error: its first words are enough to know it by.
+    shown = (word if len(word) <= WORD_CHARS else f"{word[: WORD_CHARS - 1]}…" for word in redact_argv(argv))
+    line = join(tuple(shown)).replace("\n", " ")
     return line if len(line) <= ARGV_CHARS else line[: ARGV_CHARS - 1] + "…"
 
 

@@ -71,6 +71,11 @@ class ProcessSupervisor:
 
     def find(self, unit: str) -> UnitHandle | None:
         """The last start of that name which this state directory has a record of, ended or not; else None."""
+        try:
+            # A look changes nothing on a host: the program is not sent there only to say that there is no record.
+            self._host.read(str(self._state_dir / "units" / f"{unit}.json"), limit=1)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         found = self._ask("find", unit)["found"]
         return UnitHandle(supervisor="process", **found) if found else None
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dsv4ctl.errors import OperationFailed
+from dsv4ctl.errors import CannotLook
 from dsv4ctl.hosts.local import LocalHost
 from dsv4ctl.stack import Worker
 from dsv4ctl.state import StackRecord, StateStore, planned
@@ -62,6 +62,15 @@ def test_no_record_is_none_and_forgetting_twice_is_harmless(store: StateStore) -
     assert store.stacks() == ()
 
 
+@pytest.mark.parametrize("unit", ["../../etc", "a/b", "", ".hidden", "x" * 300])
+def test_a_record_with_a_unit_that_is_a_path_is_refused(store: StateStore, tmp_path: Path, unit: str) -> None:
+    store.save(RECORD)
+    path = tmp_path / "stacks" / "x" / "stack.json"
+    path.write_text(path.read_text().replace("dsv4-x-prefill-0", unit))
+    with pytest.raises(CannotLook, match="not a record of ours"):
+        store.load("x")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 99}', '{"version": 1, "workers": [1]}'])
 def test_something_else_in_its_place_is_named_and_not_taken_for_nothing(
     store: StateStore, tmp_path: Path, text: str
@@ -69,7 +78,7 @@ def test_something_else_in_its_place_is_named_and_not_taken_for_nothing(
     path = tmp_path / "stacks" / "x" / "stack.json"
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    with pytest.raises(OperationFailed, match=r"stack\.json on local is not a record of ours"):
+    with pytest.raises(CannotLook, match=r"stack\.json on local is not a record of ours"):
         store.load("x")
 
 
