@@ -102,7 +102,9 @@ def _of_drift(view: WorkerView, drifts: Sequence[Drift]) -> list[Finding]:
 
 def _cannot_read_back(view: WorkerView, why: str) -> Finding:
     message = f"what {view.name} (pid {view.pid} on {view.host}) runs with cannot be read back: {why}"
-    return Finding("READ_BACK_UNKNOWN", Severity.UNKNOWN, message, "run this as the user who owns the process", {})
+    return Finding(
+        "READ_BACK_UNKNOWN", Severity.UNKNOWN, message, "look again; if it stays so, ask as the user who owns it", {}
+    )
 
 
 def _unrecorded(target: Target, host: str) -> Finding:

@@ -25,8 +25,8 @@ _FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<func
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning|Timeout)?(?::.*|$)")
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\]\s*")
 _ERROR_LINE = re.compile(
-    r"^(?:[\w .-]+: error: .+|error: .+|(?:ERROR|CRITICAL|FATAL)\b.*|thread '.+' panicked at .+|Subprocess \S+ crashed.*"
-    r"|.*\b(?:Segmentation fault|Bus error|Out of memory|Killed)\b.*)",
+    r"^(?:[\w .-]+: error: .+|error: .+|(?:ERROR|CRITICAL|FATAL)\b.*|thread '.+' panicked at .+"
+    r"|Subprocess \S+ crashed.*|.*\b(?:Segmentation fault|Bus error|Out of memory|Killed)\b.*)",
     re.IGNORECASE,
 )
 # SGLang 0.5.23 logs that its port is taken and then waits for ever for its own server to answer.

@@ -1,6 +1,7 @@
 """One run of `dsv4ctl serve`: the plan, the launch, and the watch in the foreground."""
 
 import random
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -61,6 +62,8 @@ def emit_units(console: Console, ref: str | None, sets: Sequence[str], *, kind: 
     Raises:
         UsageError: `kind` is not systemd, or the directory cannot be written.
     """
+    if not directory or directory.startswith("-"):
+        raise UsageError(f"--emit {kind} {directory}: the second word must be a directory", hint="--emit systemd DIR")
     if kind != "systemd":
         raise UsageError(f"--emit {kind} {directory}: only systemd can be emitted", hint="--emit systemd DIR")
     from dsv4ctl.emit import write_units
@@ -73,6 +76,9 @@ def emit_units(console: Console, ref: str | None, sets: Sequence[str], *, kind: 
     if not console.machine:
         for path in written:
             console.data(str(path))
+        for model in stack.models:
+            if model.make is not None:
+                console.say(f"before the first start, on {model.host}: {shlex.join(model.make)}")
     console.result({"written": [str(path) for path in written]})
 
 

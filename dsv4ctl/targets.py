@@ -31,7 +31,7 @@ class Target:
 
 @contextmanager
 def open_target(ref: str | None, open_host: OpenHost) -> Iterator[Target]:
-    """Find the stack and open its hosts.
+    """Find the stack and open its hosts. `ref` is a profile, or the name of a stack that is recorded on this host.
 
     Without a name, and with no DSV4CTL_PROFILE and no ./dsv4ctl.toml, the records of this host decide: one stack is the
     one that is meant.
@@ -41,7 +41,7 @@ def open_target(ref: str | None, open_host: OpenHost) -> Iterator[Target]:
         UsageError: several are, or the profile is wrong.
         HostUnreachable
     """
-    recorded = _recorded_here(open_host) if _unnamed(ref) else {}
+    recorded = _recorded_here(open_host) if _unnamed(ref) else _recorded_under(ref, open_host)
     if len(recorded) > 1:
         raise UsageError(
             f"several stacks are recorded on this host: {', '.join(sorted(recorded))}", hint="name the one you mean"
@@ -61,6 +61,15 @@ def _unnamed(ref: str | None) -> bool:
     return not ref and VARIABLE not in os.environ and not Path(LOCAL_FILE).is_file()
 
 
+def _recorded_under(ref: str | None, open_host: OpenHost) -> dict[str, StackRecord]:
+    """The recorded stack of that name, where no profile has it: its file may be gone, or the name was set by --set."""
+    from dsv4ctl.profile.lookup import available
+
+    if not ref or "/" in ref or ref.endswith(".toml") or ref in available():
+        return {}
+    return {name: record for name, record in _recorded_here(open_host).items() if name == ref}
+
+
 def _recorded_here(open_host: OpenHost) -> dict[str, StackRecord]:
     with open_local("process", open_host) as fleet:
         (place,) = fleet.values()
@@ -70,10 +79,10 @@ def _recorded_here(open_host: OpenHost) -> dict[str, StackRecord]:
 
 @contextmanager
 def _open_by_profile(ref: str | None, open_host: OpenHost) -> Iterator[Target]:
-    from dsv4ctl.profile.loading import load_profile
+    from dsv4ctl.profile.here import load_here
     from dsv4ctl.stack import build_stack
 
-    loaded = load_profile(ref, environ=os.environ, cwd=Path.cwd())
+    loaded = load_here(ref)
     with open_fleet(loaded.profile, open_host) as fleet:
         stack = build_stack(loaded, {name: place.site for name, place in fleet.items()})
         records: list[tuple[str, StackRecord]] = []

@@ -36,8 +36,13 @@ def serve(
     In the foreground it stays until Ctrl-C, which ends the whole stack.
     """
     with command_session("serve", output, acting=True) as console:
+        from dsv4ctl.errors import UsageError
         from dsv4ctl.serving_session import emit_units, print_plan, run_serve
 
+        if profile == "":
+            raise UsageError("an empty name is no profile", hint="leave it out, or name one")
+        if emit is not None and (dry_run or detach):
+            raise UsageError("--emit starts nothing, so it goes with neither --dry-run nor --detach")
         if emit is not None:
             emit_units(console, profile, sets or [], kind=emit[0], directory=emit[1])
         elif dry_run:

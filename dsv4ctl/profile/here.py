@@ -40,7 +40,19 @@ def list_here() -> tuple[Listed, ...]:
 
 def load_here(ref: str | None, sets: Sequence[str] = ()) -> LoadedProfile:
     """`load_profile` with this process's environment and working directory."""
-    return load_profile(ref, environ=os.environ, cwd=Path.cwd(), sets=sets)
+    return load_profile(ref, environ=os.environ, cwd=working_directory(), sets=sets)
+
+
+def working_directory() -> Path:
+    """Where this process stands.
+
+    Raises:
+        UsageError: that directory has been removed.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the directory that this was started in does not exist any more", hint="cd .") from error
 
 
 def lint_here(loaded: LoadedProfile) -> Linted:

@@ -116,14 +116,14 @@ def read_document(path: Path, *, shown: str) -> Document:
         UsageError: it cannot be read, is not UTF-8, or is not TOML.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{shown}: a profile is UTF-8 text, and byte {error.start} is not") from error
     except OSError as error:
         raise UsageError(f"{shown}: cannot read the profile: {error.strerror}") from error
     try:
         data = freeze(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{shown}: not valid TOML: {error}") from error
     return Document(data, {path: Origin(shown, dotted(path), line) for path, line in locate(text).items()})
 
