@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -106,7 +106,10 @@ def _missing(path: KeyPath) -> str:
     model = model_at(path[:-1])
     field = model.model_fields.get(str(path[-1])) if model else None
     kinds: dict[Any, str] = {int: "an integer", float: "a number", str: "a string"}
-    return f"it must be {kinds.get(field.annotation if field else None, 'a list of tables')}"
+    annotation = field.annotation if field else None
+    if get_origin(annotation) is Literal:
+        return f"it must be {get_args(annotation)[0]}"
+    return f"it must be {kinds.get(annotation, 'a list of tables')}"
 
 
 def model_at(path: KeyPath) -> type[BaseModel] | None:

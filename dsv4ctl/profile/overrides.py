@@ -103,7 +103,7 @@ def apply_patches(document: Document, patches: Iterable[Patch]) -> Document:
     for patch in patches:
         data = _set(data, patch.path, patch)
         origins[patch.path] = patch.origin
-    return Document(data, origins)
+    return Document(data, origins, document.file)
 
 
 def _set(node: Any, rest: KeyPath, patch: Patch) -> Any:  # noqa: ANN401 - whatever TOML may hold

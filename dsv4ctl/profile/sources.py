@@ -19,10 +19,12 @@ FILE_KEYS = (EXTENDS, WITHOUT)
 
 @dataclass(frozen=True)
 class Document:
-    """Tables as TOML has them (lists are tuples), with the origin of every table and value by its key path."""
+    """Tables as TOML has them (lists are tuples), with the origin of every table and value by its key path,
+    and the file itself for what nobody set."""
 
     data: Table
     origins: Mapping[KeyPath, Origin]
+    file: Origin = DEFAULT
 
     def origin(self, path: KeyPath) -> Origin | None:
         """Where `path` was set, or the nearest table or list around it; None when nobody set any of them."""
@@ -35,7 +37,7 @@ class Document:
         """`origin`, or else the file (without a line) that names the profile, where the value would belong."""
         if origin := self.origin(path):
             return origin
-        named = self.origins.get(("name",)) or next(iter(self.origins.values()), DEFAULT)
+        named = self.origins.get(("name",)) or next(iter(self.origins.values()), self.file)
         return Origin(named.source)
 
 
@@ -125,7 +127,9 @@ def read_document(path: Path, *, shown: str) -> Document:
         data = freeze(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{shown}: not valid TOML: {error}") from error
-    return Document(data, {path: Origin(shown, dotted(path), line) for path, line in locate(text).items()})
+    return Document(
+        data, {path: Origin(shown, dotted(path), line) for path, line in locate(text).items()}, Origin(shown)
+    )
 
 
 def document_of(data: Table, source: str) -> Document:
@@ -139,7 +143,7 @@ def merge(base: Document, over: Document) -> Document:
     origins = dict(base.origins)
     data = _merge_tables(base.data, over.data, (), origins)
     origins.update(over.origins)
-    return Document(data, origins)
+    return Document(data, origins, over.file)
 
 
 def _merge_tables(base: Table, over: Table, path: KeyPath, origins: dict[KeyPath, Origin]) -> Table:
@@ -165,7 +169,7 @@ def without(document: Document, path: KeyPath) -> Document | None:
         return None
     origins = dict(document.origins)
     _forget(origins, path)
-    return Document(prune(document.data, path), origins)
+    return Document(prune(document.data, path), origins, document.file)
 
 
 def prune(node: Any, path: KeyPath) -> Any:  # noqa: ANN401 - whatever TOML may hold
