@@ -138,6 +138,11 @@ class Dsv4:
     extra_env: tuple[tuple[str, str], ...] = ()
 
     @property
+    def command(self) -> list[str]:
+        """How it is called."""
+        return [DSV4CTL]
+
+    @property
     def env(self) -> dict[str, str]:
         """The environment it runs in."""
         return {**os.environ, "XDG_STATE_HOME": str(self.state), "COLUMNS": "120", **dict(self.extra_env)}

@@ -81,6 +81,20 @@ def test_ctrl_c_ends_everything_within_ten_seconds_with_requests_running(mine: D
     assert mine.run("status", profile.path).code == 3
 
 
+@pytest.mark.parametrize("apart_s", [0.4, 0.8])
+def test_ctrl_c_twice_ends_everything_too(apart_s: float, mine: Dsv4, tmp_path: Path) -> None:
+    before = shm_files()
+    profile = write_profile(tmp_path, "pressed-twice")
+    serving = in_foreground(mine, profile)
+    serving.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        serving.wait(apart_s)
+    serving.send_signal(signal.SIGINT)
+    _, errors = serving.communicate(timeout=60)
+    assert serving.returncode == 130, errors
+    assert_gone(profile, before)
+
+
 def test_after_kill_9_of_dsv4ctl_the_stack_serves_on_and_stop_ends_it(mine: Dsv4, tmp_path: Path) -> None:
     before = shm_files()
     profile = write_profile(tmp_path, "kill9")
