@@ -10,7 +10,7 @@ from dsv4ctl.plan import Step
 if TYPE_CHECKING:
     from rich.live import Live
 
-_COLUMNS = (
+COLUMNS = (
     Column("worker"),
     Column("host"),
     Column("pid", right=True),
@@ -120,5 +120,5 @@ class LiveView:
         if self._now:
             parts.append(Text(f"    now  {self._now}", no_wrap=True, overflow="ellipsis"))
         if self._views:
-            parts += [Text(""), make_table(_COLUMNS, worker_rows(self._views))]
+            parts += [Text(""), make_table(COLUMNS, worker_rows(self._views))]
         return Group(*parts)
