@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dsv4ctl.drift import Drift, drift_of
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.findings import Finding, Severity
-from dsv4ctl.observe import Watch, WorkerView, death
+from dsv4ctl.observe import Watch, WorkerView, death, logs_command
 from dsv4ctl.supervisors.base import UnitState
 from dsv4ctl.targets import Target
 
@@ -39,7 +39,7 @@ def stack_status(target: Target) -> StackStatus:
     findings: list[Finding] = [_unrecorded(target, host) for host in target.unrecorded]
     drifts: dict[str, tuple[Drift, ...]] = {}
     for view, (host, worker) in zip(views, members, strict=True):
-        findings += _of_worker(view)
+        findings += _of_worker(view, target.records[0][1].profile)
         if view.state is UnitState.RUNNING and view.pid is not None:
             try:
                 drifts[view.name] = drift_of(target.fleet[host].host, view.pid, worker)
@@ -63,7 +63,7 @@ def stack_status(target: Target) -> StackStatus:
     )
 
 
-def _of_worker(view: WorkerView) -> Sequence[Finding]:
+def _of_worker(view: WorkerView, profile: str) -> Sequence[Finding]:
     evidence = {"worker": view.name, "host": view.host, "pid": view.pid, "exit_code": view.exit_code}
     if view.state is None:
         message = f"{view.name} on {view.host} was never started"
@@ -77,13 +77,13 @@ def _of_worker(view: WorkerView) -> Sequence[Finding]:
         message = f"{view.host} was restarted since {view.name} was started"
         return [Finding("HOST_REBOOTED", Severity.ERROR, message, "`dsv4ctl serve` starts the stack again", evidence)]
     if view.ended:
-        error = death(view)
+        error = death(view, profile)
         message = f"{error.what}: {error.why}"
         return [Finding("WORKER_DOWN", Severity.ERROR, message, f"{error.hint}; `dsv4ctl stop` clears it", evidence)]
     if not view.answers:
         waits = f"; it waits for {view.waits_for}" if view.waits_for else ""
         message = f"{view.name} on {view.host} runs and does not answer on {view.url}{waits}"
-        return [Finding("WORKER_SILENT", Severity.ERROR, message, f"dsv4ctl logs {view.name}", evidence)]
+        return [Finding("WORKER_SILENT", Severity.ERROR, message, logs_command(view.name, profile), evidence)]
     return []
 
 

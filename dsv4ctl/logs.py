@@ -4,11 +4,17 @@ from contextlib import ExitStack
 
 from dsv4ctl.console import Console, Output
 from dsv4ctl.errors import UsageError
+from dsv4ctl.fleet import Place
+from dsv4ctl.hosts.base import FileLog
 from dsv4ctl.signals import Interrupts
 from dsv4ctl.targets import Target
 
 _TURN_S = 0.1
 _LAST_LINE_WITHIN_S = 0.5
+
+
+def _is_there(place: Place, log: FileLog) -> bool:
+    return place.host.run(["test", "-e", log.path], deadline_s=10.0, check=False).returncode == 0
 
 
 def print_logs(
@@ -29,11 +35,11 @@ def print_logs(
         streams = []
         for host, worker in chosen:
             place = target.fleet[host]
-            handle = worker.handle or place.supervisor.find(worker.unit)
-            if handle is None:
+            source = place.supervisor.log(worker.unit)
+            if isinstance(source, FileLog) and not _is_there(place, source):
                 console.warn(f"{worker.name} on {host} was never started: it has no log")
                 continue
-            stream = place.host.follow(place.supervisor.log(handle), tail_lines=lines)
+            stream = place.host.follow(source, tail_lines=lines)
             streams.append((worker.name, exits.enter_context(stream)))
         several = len(streams) > 1
 

@@ -1,5 +1,6 @@
 """Watching a stack: one look gives the truth about every worker, from the kernel, from its log, and from its port."""
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -182,7 +183,7 @@ class Watch:
         assert record.handle is not None
         stream = self._streams.get(record.name)
         if stream is None:
-            stream = place.host.follow(place.supervisor.log(record.handle), tail_lines=_WHOLE_LOG)
+            stream = place.host.follow(place.supervisor.log(record.unit), tail_lines=_WHOLE_LOG)
             self._streams[record.name] = self._exit.enter_context(stream)
         try:
             while (line := stream.readline(patience_s)) is not None:
@@ -224,7 +225,12 @@ class Watch:
         return sum(bool(worker.get("is_healthy")) for worker in listed) >= engines
 
 
-def death(view: WorkerView) -> OperationFailed:
+def logs_command(worker: str, profile: str) -> str:
+    """What a person types to read a worker's log; `profile` as the record has it, empty when that was lost."""
+    return f"dsv4ctl logs {worker}" + (f" -p {shlex.quote(profile)}" if profile else "")
+
+
+def death(view: WorkerView, profile: str) -> OperationFailed:
     """The error that says why a worker is not running: the first error of its log, not the last."""
     after = f" after {view.age_s:.1f} s" if view.age_s is not None else ""
     what = f"{view.name} on {view.host} {'cannot start' if not view.ended else f'is not running: {view.word}'}{after}"
@@ -234,4 +240,4 @@ def death(view: WorkerView) -> OperationFailed:
         why = "its log has no error; the kernel ends a process so when memory runs out (see `dmesg`)"
     else:
         why = f"its log has no error; the last line is: {view.last_line or '(empty)'}"
-    return OperationFailed(what, why=why, hint=f"dsv4ctl logs {view.name}")
+    return OperationFailed(what, why=why, hint=logs_command(view.name, profile))

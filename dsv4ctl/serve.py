@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dsv4ctl.canary import ask, make_prompt
 from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed, VerificationFailed
 from dsv4ctl.fleet import Fleet, Place
-from dsv4ctl.observe import Watch, WorkerView, death
+from dsv4ctl.observe import Watch, WorkerView, death, logs_command
 from dsv4ctl.plan import Action, Always, Facts, Step
 from dsv4ctl.procfs import descendants, processes, shm_segments
 from dsv4ctl.signals import Interrupts
@@ -135,7 +135,8 @@ class Serving:
             self.note_shm()
         ended = [view for view in views if view.ended or (view.fatal and not view.answers)]
         if ended:
-            raise death(next((view for view in ended if view.first_error is not None), ended[0]))
+            dead = next((view for view in ended if view.first_error is not None), ended[0])
+            raise death(dead, self._context.profile_name)
         return views
 
     def note_shm(self, *, ready: bool = False) -> None:
@@ -245,7 +246,8 @@ class _Await(Always):
             raise DeadlineExceeded(
                 error.what,
                 why=f"it waits for {view.waits_for}; the last line of its log is: {view.last_line or '(empty)'}",
-                hint=f"dsv4ctl logs {self.worker.name}; a longer start_within_s in the profile if it is honest work",
+                hint=f"{logs_command(self.worker.name, self.context.profile_name)}; a longer start_within_s in the profile "
+                "if it is honest work",
             ) from error
         return {"pid": view.pid, "age_s": view.age_s}
 

@@ -1,7 +1,7 @@
 """Which stack a command is about: the one of a profile, or, when none is named, the only one that is recorded here."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dsv4ctl.errors import NothingRunning, UsageError
 from dsv4ctl.fleet import Fleet, OpenHost, open_fleet, open_local
 from dsv4ctl.state import StackRecord, planned
+from dsv4ctl.supervisors.base import UnitHandle
 
 if TYPE_CHECKING:
     from dsv4ctl.stack import Stack
@@ -30,11 +31,13 @@ class Target:
 
 
 @contextmanager
-def open_target(ref: str | None, open_host: OpenHost) -> Iterator[Target]:
+def open_target(ref: str | None, open_host: OpenHost, *, ended: bool = False) -> Iterator[Target]:
     """Find the stack and open its hosts. `ref` is a profile, or the name of a stack that is recorded on this host.
 
     Without a name, and with no DSV4CTL_PROFILE and no ./dsv4ctl.toml, the records of this host decide: one stack is the
     one that is meant.
+
+    `ended`: a stack that is not there any more will do, as its profile plans it; its logs are still there.
 
     Raises:
         NothingRunning: no stack of ours is recorded.
@@ -51,7 +54,7 @@ def open_target(ref: str | None, open_host: OpenHost) -> Iterator[Target]:
         with open_local(record.supervisor, open_host) as fleet:
             yield Target(name, fleet, tuple((host, record) for host in fleet), None)
         return
-    with _open_by_profile(ref, open_host) as target:
+    with _open_by_profile(ref, open_host, ended=ended) as target:
         yield target
 
 
@@ -78,7 +81,7 @@ def _recorded_here(open_host: OpenHost) -> dict[str, StackRecord]:
 
 
 @contextmanager
-def _open_by_profile(ref: str | None, open_host: OpenHost) -> Iterator[Target]:
+def _open_by_profile(ref: str | None, open_host: OpenHost, *, ended: bool) -> Iterator[Target]:
     from dsv4ctl.profile.here import load_here
     from dsv4ctl.stack import build_stack
 
@@ -93,6 +96,8 @@ def _open_by_profile(ref: str | None, open_host: OpenHost) -> Iterator[Target]:
                 unrecorded.append(name)
             if record is not None:
                 records.append((name, record))
+        if not records and ended:
+            records = [(name, _planned(stack, name)) for name in fleet]
         if not records:
             raise NothingRunning(
                 f"no stack {stack.name} of ours is known on {', '.join(fleet)}",
@@ -105,9 +110,11 @@ def _from_units(stack: "Stack", host: str, fleet: Fleet) -> StackRecord | None:
     """A record made from the profile and the supervisor's own memory, for a host whose record was deleted."""
     supervisor = fleet[host].supervisor
     handles = {worker.name: supervisor.find(worker.unit) for worker in stack.on(host)}
-    if not any(handles.values()):
-        return None
-    workers = tuple(planned(worker, handles[worker.name]) for worker in stack.on(host))
+    return _planned(stack, host, handles) if any(handles.values()) else None
+
+
+def _planned(stack: "Stack", host: str, handles: Mapping[str, UnitHandle | None] | None = None) -> StackRecord:
+    workers = tuple(planned(worker, (handles or {}).get(worker.name)) for worker in stack.on(host))
     return StackRecord(
         stack.name, "", stack.supervisor, "", stack.entry.url, stack.served_model, ready=False, workers=workers
     )

@@ -29,6 +29,6 @@ def logs(
         from dsv4ctl.signals import interruptible
         from dsv4ctl.targets import open_target
 
-        with interruptible() as interrupts, open_target(profile, open_host) as target:
+        with interruptible() as interrupts, open_target(profile, open_host, ended=True) as target:
             console.target = target.name
             print_logs(console, target, role, follow=follow, lines=lines, interrupts=interrupts)

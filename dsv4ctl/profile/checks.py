@@ -78,6 +78,7 @@ class _Checker:
         return f"{dotted(path)} ({origin.place})" if origin else dotted(path)
 
     def roles(self) -> Iterator[Problem]:
+        """Roles that need each other, or exclude each other, and the router that several workers need."""
         p = self.profile
         for has, lacks in (("prefill", "decode"), ("decode", "prefill")):
             if getattr(p, has) and not getattr(p, lacks):
@@ -141,6 +142,7 @@ class _Checker:
                     yield self.problem(here, f"{what}; give each GPU to one worker")
 
     def reserved(self) -> Iterator[Problem]:
+        """Flags that follow from other keys, and GPUs that are named twice over."""
         tables: list[tuple[KeyPath, ArgTable, Mapping[str, str]]] = [(("args",), self.profile.args, _WORKER_FLAGS)]
         tables += [((role.value, "args"), table.args, _WORKER_FLAGS) for role, table in self.profile.roles.items()]
         for worker in self.profile.workers:
@@ -165,6 +167,7 @@ class _Checker:
                 yield self.problem((*table, env), what)
 
     def canary(self) -> Iterator[Problem]:
+        """A large generation that would not fit the context."""
         for worker in self.profile.workers:
             path = worker_path(worker)
             for table in ((*path, "args"), (worker.role.value, "args"), ("args",)):

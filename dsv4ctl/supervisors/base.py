@@ -106,5 +106,5 @@ class Supervisor(Protocol):
     def forget(self, handle: UnitHandle) -> None:
         """Remove what the supervisor itself keeps about an ended unit (pid files, failed units). Logs stay."""
 
-    def log(self, handle: UnitHandle) -> LogSource:
-        """Where the unit's output goes."""
+    def log(self, unit: str) -> LogSource:
+        """Where the output of a unit of that name goes, or went."""

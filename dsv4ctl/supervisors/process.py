@@ -116,9 +116,9 @@ class ProcessSupervisor:
         """
         self._ask("forget", handle.unit, handle)
 
-    def log(self, handle: UnitHandle) -> FileLog:
-        """The file that the worker's stdout and stderr are appended to."""
-        return FileLog(self._log_path(handle.unit))
+    def log(self, unit: str) -> FileLog:
+        """The file that the worker's stdout and stderr are appended to. It stays when the unit is forgotten."""
+        return FileLog(self._log_path(unit))
 
     def _log_path(self, unit: str) -> str:
         return str(self._state_dir / "logs" / f"{unit}.log")

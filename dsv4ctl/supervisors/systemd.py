@@ -241,9 +241,9 @@ class SystemdSupervisor:
             raise OperationFailed(f"cannot forget unit {handle.unit}", why=f"it is alive: pid {pids}")
         self._checked("forget", handle.unit, self._run(_FORGET, handle.unit, str(handle.invocation_id)))
 
-    def log(self, handle: UnitHandle) -> JournalLog:
+    def log(self, unit: str) -> JournalLog:
         """The unit's journal."""
-        return JournalLog(_service(handle.unit), user=self._user)
+        return JournalLog(_service(unit), user=self._user)
 
     def _properties(self, spec: UnitSpec, env_file: str) -> list[str]:
         """The arguments of systemd-run that are not about the environment."""

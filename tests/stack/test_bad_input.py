@@ -98,7 +98,11 @@ def test_a_misspelt_variable(mine: Dsv4, profile: StackProfile) -> None:
 def test_an_engine_that_ends_during_its_start(mine: Dsv4, profile: StackProfile) -> None:
     said = refused(mine, profile, "--set", "args.attention-backend=no_such_backend", code=1)
     assert "is not running: exit code 2" in said
-    assert "invalid choice: 'no_such_backend'" in said
+    assert "why: sglang serve: error: argument --attention-backend: invalid choice: 'no_such_backend'" in said
+    # What the error's hint says works, although the stack is gone.
+    logs = mine.run("logs", "prefill-0", "-p", profile.path)
+    assert logs.code == 0
+    assert "invalid choice: 'no_such_backend'" in logs.out
 
 
 def test_an_engine_whose_model_is_broken(mine: Dsv4, profile: StackProfile, tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ def test_output_can_be_followed(units: Units) -> None:
 
 def read_line(units: Units, handle: UnitHandle, wanted: str) -> str:
     """The line of the unit's log, once it is there."""
-    with units.host.follow(units.supervisor.log(handle), tail_lines=10) as stream:
+    with units.host.follow(units.supervisor.log(handle.unit), tail_lines=10) as stream:
         return wait_until(
             lambda: line if (line := stream.readline(0.2)) == wanted else None, deadline_s=10, what=f"{wanted!r}"
         )
@@ -309,7 +309,7 @@ def test_a_unit_outlives_the_connection_it_was_started_over(units: Units, reques
     )
     handle = units.start("sh", "-c", "while :; do echo tick; sleep 0.1; done")
     before = units.supervisor.status(handle)
-    with units.host.follow(units.supervisor.log(handle), tail_lines=1) as stream:
+    with units.host.follow(units.supervisor.log(handle.unit), tail_lines=1) as stream:
         wait_until(lambda: stream.readline(0.2), deadline_s=10, what="a line of the log")
         logins = net.target.accepted()
         net.target.cut()

@@ -51,7 +51,7 @@ def test_a_unit_is_a_service_in_our_slice_with_its_output_in_the_journal(supervi
         [f"Slice={SLICE}", "Transient=yes", f"InvocationID={handle.invocation_id}", f"MainPID={handle.pid}"]
     )
     assert procfs.processes(HOST)[handle.pid].start_ticks == handle.start_ticks
-    assert supervisor.log(handle) == JournalLog(f"{UNIT}.service", user=True)
+    assert supervisor.log(handle.unit) == JournalLog(f"{UNIT}.service", user=True)
 
 
 @pytest.mark.parametrize("argv", [SLEEP, ("/no/such/program",)])
@@ -77,7 +77,7 @@ def test_a_person_who_stops_a_unit_lets_its_worker_drain(supervisor: SystemdSupe
     child = "trap 'echo child hit' TERM; while :; do sleep 0.1; done"
     script = "sh -c \"$1\" & trap 'sleep 0.5; exit 3' TERM; echo up; wait"
     handle = supervisor.start(UnitSpec(UNIT, ("/bin/sh", "-c", script, "sh", child)))
-    with HOST.follow(supervisor.log(handle), tail_lines=10) as log:
+    with HOST.follow(supervisor.log(handle.unit), tail_lines=10) as log:
         wait_until(lambda: log.readline(0.2) == "up", deadline_s=10, what="the worker")
         systemctl("stop", UNIT)
         assert ended(supervisor, handle) == 3
