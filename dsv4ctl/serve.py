@@ -246,8 +246,8 @@ class _Await(Always):
             raise DeadlineExceeded(
                 error.what,
                 why=f"it waits for {view.waits_for}; the last line of its log is: {view.last_line or '(empty)'}",
-                hint=f"{logs_command(self.worker.name, self.context.profile_name)}; a longer start_within_s in the profile "
-                "if it is honest work",
+                hint=f"{logs_command(self.worker.name, self.context.profile_name)}; "
+                "a longer start_within_s in the profile if it is honest work",
             ) from error
         return {"pid": view.pid, "age_s": view.age_s}
 
