@@ -105,7 +105,7 @@ def _person(host: "Host") -> tuple[str, str, int]:
     """Who we are on a host: home directory, where state is kept, numeric user."""
     # The XDG specification has relative paths ignored.
     script = """
-        case $XDG_STATE_HOME in /*) s=$XDG_STATE_HOME ;; *) s=$HOME/.local/state ;; esac
+        case $XDG_STATE_HOME in /*) s=$XDG_STATE_HOME ;; *) s=${HOME:+$HOME/.local/state} ;; esac
         printf '%s\\n' "$HOME" "$s" "$(id -u)"
     """
     try:
