@@ -301,8 +301,9 @@ def test_leftovers_have_their_grace_while_the_unit_counts_as_ended(unit: Started
 
 
 def test_a_start_whose_starter_has_died_is_undone(unit: Started) -> None:
-    unit.supervisor.find(UNIT)
-    archive = next(unit.state.glob("shepherd-*.pyz"))
+    unit.state.mkdir(exist_ok=True)
+    archive = unit.state / "shepherd.pyz"
+    archive.write_bytes(program())
     request: dict[str, object] = {
         "state_dir": str(unit.state),
         "unit": UNIT,
