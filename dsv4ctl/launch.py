@@ -26,6 +26,7 @@ from dsv4ctl.preflight import (
 from dsv4ctl.procfs import cmdline, listeners, marked_processes
 from dsv4ctl.profile.keys import Problem, ProfileError
 from dsv4ctl.profile.loading import LoadedProfile
+from dsv4ctl.profile.lookup import reference
 from dsv4ctl.serve import ServeContext, Serving
 from dsv4ctl.serve_plan import serve_plan
 from dsv4ctl.signals import Interrupts
@@ -103,7 +104,7 @@ def _carry_out(work: Launch, locks: Sequence[HeldLock]) -> Launched:
             rng=work.rng,
             on_look=work.on_look,
             now=work.now,
-            profile_name=work.loaded.found.shown,
+            profile_name=reference(work.loaded.found),
         )
     )
 

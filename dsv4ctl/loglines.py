@@ -26,7 +26,7 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warn
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\]\s*")
 _ERROR_LINE = re.compile(
     r"^(?:[\w .-]+: error: .+|error: .+|(?:ERROR|CRITICAL|FATAL)\b.*|thread '.+' panicked at .+"
-    r"|Subprocess \S+ crashed.*|.*\b(?:Segmentation fault|Bus error|Out of memory|Killed)\b.*)",
+    r"|Subprocess .+ crashed with exit code .*|.*\b(?:Segmentation fault|Bus error|Out of memory|Killed)\b.*)",
     re.IGNORECASE,
 )
 # SGLang 0.5.23 logs that its port is taken and then waits for ever for its own server to answer.

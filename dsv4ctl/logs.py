@@ -37,7 +37,7 @@ def print_logs(
             place = target.fleet[host]
             source = place.supervisor.log(worker.unit)
             if isinstance(source, FileLog) and not _is_there(place, source):
-                console.warn(f"{worker.name} on {host} was never started: it has no log")
+                console.warn(f"{worker.name} has no log on {host}: there is no {source.path}")
                 continue
             stream = place.host.follow(source, tail_lines=lines)
             streams.append((worker.name, exits.enter_context(stream)))

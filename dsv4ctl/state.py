@@ -116,12 +116,12 @@ class StateStore:
                 hint="run this as the user who started the stack, or set XDG_STATE_HOME to where its state is",
             ) from error
         try:
-            return _parse(raw)
+            return _parse(raw, stack)
         except (ValueError, OperationFailed) as error:
             raise CannotLook(
                 f"{path} on {self._host.name} is not a record of ours",
                 why=str(error).splitlines()[0],
-                hint=f"move it away; `dsv4ctl status {stack}` then finds what runs by the supervisor's own records",
+                hint="move it away; `dsv4ctl status PROFILE` then finds what runs by the supervisor's own records",
             ) from error
 
     def save(self, record: StackRecord) -> None:
@@ -137,6 +137,11 @@ class StateStore:
         """Forget a stack that is proven to be gone. Journals and logs stay."""
         self._host.run(["rm", "-f", "--", self._record_path(stack)], deadline_s=10.0)
 
+    def knew(self, stack: str) -> bool:
+        """Whether a stack of that name ever ran here: its journals stay."""
+        done = self._host.run(["test", "-d", self.journal_directory(stack)], deadline_s=10.0, check=False)
+        return done.returncode == 0
+
     def stacks(self) -> tuple[str, ...]:
         """Names of the stacks that have a record on this host."""
         script = 'cd "$1" 2>/dev/null || exit 0; for f in */stack.json; do [ ! -f "$f" ] || echo "${f%/*}"; done'
@@ -148,7 +153,7 @@ class StateStore:
         return posixpath.join(self.directory(stack), "stack.json")
 
 
-def _parse(raw: bytes) -> StackRecord:
+def _parse(raw: bytes, stack: str) -> StackRecord:
     """The record in a file, every type checked. What it says is later handed to `kill` and `rm`.
 
     Raises:
@@ -160,8 +165,12 @@ def _parse(raw: bytes) -> StackRecord:
     if not isinstance(body, dict) or body.pop("version", None) != RECORD_VERSION:
         raise ValueError(f"this dsv4ctl reads records of version {RECORD_VERSION}")
     record = TypeAdapter(StackRecord).validate_json(json.dumps(body), strict=True)
+    if record.stack != stack:
+        raise ValueError(f"it is of another stack, {record.stack!r}")
     if not record.workers:
         raise ValueError("it has no workers")
     for worker in record.workers:
         check_unit_name(worker.unit)
+        if worker.handle is not None and worker.handle.unit != worker.unit:
+            raise ValueError(f"the handle of {worker.name} is of another unit, {worker.handle.unit!r}")
     return record

@@ -6,9 +6,8 @@ from dsv4ctl.console import Column, Console
 from dsv4ctl.errors import Interrupted, NothingRunning
 from dsv4ctl.hosts.connect import open_host
 from dsv4ctl.launch import end_stack
-from dsv4ctl.live import LiveView, worker_rows
+from dsv4ctl.live import LiveView, age_text
 from dsv4ctl.locks import hold_lock
-from dsv4ctl.observe import Watch
 from dsv4ctl.signals import interruptible
 from dsv4ctl.targets import Target, open_target
 
@@ -63,8 +62,14 @@ def _still(target: Target, host: str) -> bool:
 
 
 def _show(console: Console, target: Target) -> None:
+    """What runs, by kernel and systemd alone: a worker that hangs would only keep its own end waiting."""
+    if console.machine:
+        return
     members = [(host, worker) for host, record in target.records for worker in record.workers]
-    with Watch(target.fleet, members, with_logs=False) as watch:
-        views = watch.look()
-    if not console.machine:
-        console.table(_COLUMNS, [row[:5] for row in worker_rows(views)])
+    rows = []
+    for host, worker in members:
+        status = target.fleet[host].supervisor.status(worker.handle) if worker.handle is not None else None
+        state = "not started" if status is None else status.state.value
+        pid = str(status.main_pid or "-") if status else "-"
+        rows.append([worker.name, host, pid, state, age_text(status.age_s if status else None)])
+    console.table(_COLUMNS, rows)

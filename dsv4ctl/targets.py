@@ -65,12 +65,25 @@ def _unnamed(ref: str | None) -> bool:
 
 
 def _recorded_under(ref: str | None, open_host: OpenHost) -> dict[str, StackRecord]:
-    """The recorded stack of that name, where no profile has it: its file may be gone, or the name was set by --set."""
+    """The recorded stack of that name, where no profile has it: its file may be gone, or the name was set by --set.
+
+    Raises:
+        NothingRunning: it was one once.
+    """
     from dsv4ctl.profile.lookup import available
 
     if not ref or "/" in ref or ref.endswith(".toml") or ref in available():
         return {}
-    return {name: record for name, record in _recorded_here(open_host).items() if name == ref}
+    with open_local("process", open_host) as fleet:
+        (place,) = fleet.values()
+        if (record := place.store.load(ref)) is not None:
+            return {ref: record}
+        if place.store.knew(ref):
+            raise NothingRunning(
+                f"stack {ref} does not run on this host; it did once",
+                hint="name its profile to start it or read its logs",
+            )
+    return {}
 
 
 def _recorded_here(open_host: OpenHost) -> dict[str, StackRecord]:

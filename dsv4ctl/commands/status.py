@@ -22,7 +22,8 @@ _COLUMNS = (
 @app.command()
 def status(profile: ProfileArgument = None, output: OutputOption = Output.TABLE) -> None:
     """Say what runs, and whether it is what was planned."""
-    with command_session("status", output) as console:
+    # The verdict stands even when nobody reads to the end (`| head -1`), so its exit code must.
+    with command_session("status", output, acting=True) as console:
         from dsv4ctl.findings import errors
         from dsv4ctl.health import stack_status
         from dsv4ctl.hosts.connect import open_host

@@ -23,6 +23,12 @@ class Found:
     chosen_by: str
 
 
+def reference(found: Found) -> str:
+    """What names a profile from any directory: its name, where it has one, else its whole path."""
+    named = available().get(found.path.stem)
+    return found.path.stem if named == found.path else str(found.path.absolute())
+
+
 def builtin_dir() -> Path:
     """Where the built-in profiles are: inside the package when it is installed, beside it in a checkout."""
     package = Path(str(importlib.resources.files("dsv4ctl")))

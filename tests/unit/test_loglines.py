@@ -71,6 +71,13 @@ def test_a_rejected_argument_is_an_error_without_a_traceback() -> None:
     assert found.first_error.message == "sglang serve: error: unrecognized arguments: --tpp 4"
 
 
+def test_a_scheduler_that_was_killed_is_named_by_its_parent() -> None:
+    line = "[2026-11-29 20:01:02] Subprocess scheduler_0 (pid=1058) crashed with exit code -9. Triggering SIGQUIT."
+    found = digest(f"[2026-11-29 20:01:00] Decode batch, #running-req: 1\n{line}\nkill_process_tree called\n")
+    assert found.first_error is not None
+    assert found.first_error.message.startswith("Subprocess scheduler_0 (pid=1058) crashed with exit code -9")
+
+
 def test_an_exception_that_is_mentioned_in_passing_is_no_error() -> None:
     found = digest("[2026-11-29 17:00:00] WARNING: /v1/responses is off: No module named 'openai_harmony'\nall well\n")
     assert found.first_error is None

@@ -71,6 +71,17 @@ def test_a_record_with_a_unit_that_is_a_path_is_refused(store: StateStore, tmp_p
         store.load("x")
 
 
+def test_a_record_that_speaks_of_another_stack_or_unit_is_refused(store: StateStore, tmp_path: Path) -> None:
+    store.save(RECORD.with_handle("prefill-0", HANDLE))
+    path = tmp_path / "stacks" / "x" / "stack.json"
+    whole = path.read_text()
+    for lie in (whole.replace('"stack": "x"', '"stack": "../../y"'), whole.replace('"dsv4-x-prefill-0"', '"z"', 1)):
+        assert lie != whole
+        path.write_text(lie)
+        with pytest.raises(CannotLook, match="not a record of ours"):
+            store.load("x")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 99}', '{"version": 1, "workers": [1]}'])
 def test_something_else_in_its_place_is_named_and_not_taken_for_nothing(
     store: StateStore, tmp_path: Path, text: str
