@@ -99,8 +99,8 @@ def test_an_engine_that_ends_during_its_start(mine: Dsv4, profile: StackProfile)
     said = refused(mine, profile, "--set", "args.attention-backend=no_such_backend", code=1)
     assert "is not running: exit code 2" in said
     assert "why: sglang serve: error: argument --attention-backend: invalid choice: 'no_such_backend'" in said
-    # What the error's hint says works, although the stack is gone.
-    logs = mine.run("logs", "prefill-0", "-p", profile.path)
+    # Its log can still be read, although the stack is gone. Either engine may have been the first to end.
+    logs = mine.run("logs", "-n", "200", "-p", profile.path)
     assert logs.code == 0
     assert "invalid choice: 'no_such_backend'" in logs.out
 
