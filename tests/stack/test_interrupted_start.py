@@ -12,10 +12,14 @@ pytestmark = pytest.mark.stack
 
 STEPS = (
     "model:local",
+    "start:prefill-0",
     "start:decode-0",
     "await:prefill-0",
+    "start:router",
     "await:router",
+    "canary:small",
     "canary:large",
+    "readback:router",
 )
 
 

@@ -81,7 +81,7 @@ def test_ctrl_c_ends_everything_within_ten_seconds_with_requests_running(mine: D
     assert mine.run("status", profile.path).code == 3
 
 
-@pytest.mark.parametrize("apart_s", [0.4])
+@pytest.mark.parametrize("apart_s", [0.4, 0.8])
 def test_ctrl_c_twice_ends_everything_too(apart_s: float, mine: Dsv4, tmp_path: Path) -> None:
     before = shm_files()
     profile = write_profile(tmp_path, "pressed-twice")
