@@ -1,1 +1,1 @@
-"""What is changed in the engine, one module a patch; `serving.patches.registry` decides which apply and applies them."""
+"""What is changed in the engine, one module a patch; `serving.patches.registry` says which apply, and applies them."""
