@@ -2,20 +2,41 @@
 
 A scheduler publishes its load as one msgpack map in shared memory, and the HTTP process reads it from there. Ours
 travels in the same map under the key `dsv4`, so it is of the same moment; a reader that does not know it skips it.
+
+SGLang does not publish while its pipeline-parallel prefill loop has requests inflight and nothing to compute, and up
+to 0.5.18 in none of its loops: the load freezes just when requests are stuck. So a queue that reports has it published.
 """
 
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
+import msgspec
+
 from serving.inflight.report import Inflight, Outcome, State
+from serving.untyped import Untyped
+
+REPUBLISH_S = 0.2
+"""A load older than this is published again when the queue reports. SGLang's own pace, where it has one, is 0.05 s."""
+
+SECTIONS = frozenset({"disagg", "all"})
+"""Our figures are given to whoever asks for one of these, or for nothing in particular."""
 
 
 class Published:
-    """A report that keeps what it was last told, for the next load that this process publishes."""
+    """A report that keeps what it was last told, for the next load that this process publishes with `publish`."""
 
-    def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        publish: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._publish = publish
+        self._clock = clock
         self._wall_clock = wall_clock
+        self._published_s = clock()
         self._inflight: Inflight | None = None
         self._refreshed_at = 0.0
         self._fires = 0
@@ -25,6 +46,10 @@ class Published:
         """As `Report.show`."""
         self._inflight = inflight
         self._refreshed_at = self._wall_clock()
+        now_s = self._clock()
+        if now_s - self._published_s >= REPUBLISH_S:
+            self._published_s = now_s
+            self._publish()
 
     def left(self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool) -> None:
         """As `Report.left`; how requests ended is in the metrics."""
@@ -38,10 +63,11 @@ class Published:
         self._unstamped += 1
 
     def section(self) -> dict[str, Any] | None:
-        """The figures as they go into a load; None before the first `show`."""
+        """The figures as they go into the load that is being published; None before the first `show`."""
         inflight = self._inflight
         if inflight is None:
             return None
+        self._published_s = self._clock()
         return {
             "by_state": dict(inflight.by_state),
             "health_checks": inflight.health_checks,
@@ -60,8 +86,51 @@ class Published:
 _published: Published | None = None
 
 
-def publish_inflight() -> Published:
+def publish_inflight(publish: Callable[[], object]) -> Published:
     """A report whose figures this process's loads carry from now on: SGLang runs one scheduler in a process."""
     global _published
-    _published = Published()
+    _published = Published(publish)
     return _published
+
+
+def with_inflight(writer: Untyped, snapshot: Untyped) -> tuple[tuple[Untyped, ...], dict[str, Untyped]] | None:
+    """Before a load is written: the same load with our figures, in a process that has any."""
+    section = _published.section() if _published is not None else None
+    if section is None:
+        return None
+    fields = {name: getattr(snapshot, name) for name in snapshot.__struct_fields__}
+    return (writer, snapshot_class()(**fields, dsv4=section)), {}
+
+
+@functools.cache
+def snapshot_class() -> Untyped:
+    """SGLang's LoadSnapshot with one more field: `dsv4`, the section or None."""
+    from sglang.srt.managers.load_snapshot import LoadSnapshot
+
+    def to_dict(self: Untyped, include: Set[str] | None = None) -> dict[str, Any]:
+        load: dict[str, Any] = LoadSnapshot.to_dict(self, include)
+        if self.dsv4 is not None and (include is None or include & SECTIONS):
+            load["dsv4"] = self.dsv4
+        return load
+
+    return msgspec.defstruct(
+        LoadSnapshot.__name__,
+        [("dsv4", dict[str, Any] | None, None)],
+        bases=(LoadSnapshot,),
+        namespace={"to_dict": to_dict},
+        omit_defaults=True,
+    )
+
+
+class SnapshotDecoder:
+    """In place of SGLang's decoder of loads, which knows no `dsv4` and would leave it out."""
+
+    @staticmethod
+    def decode(payload: bytes) -> Untyped:
+        """A load as it was written; `dsv4` is None in one without."""
+        return _decoder().decode(payload)
+
+
+@functools.cache
+def _decoder() -> "msgspec.msgpack.Decoder[Untyped]":
+    return msgspec.msgpack.Decoder(snapshot_class())

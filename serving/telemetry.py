@@ -247,7 +247,9 @@ def report_for(scheduler: Untyped) -> Report:
     """
     metrics = _metrics_of(scheduler)
     exported = InflightMetrics(metrics) if metrics is not None else None
-    published = loads.publish_inflight() if scheduler.load_snapshot_writer is not None else None
+    published = None
+    if scheduler.load_snapshot_writer is not None:
+        published = loads.publish_inflight(lambda: scheduler.publish_load_snapshot(force=True))
     if exported is not None and published is not None:
         return Both(exported, published)
     return exported or published or Silent()
