@@ -28,6 +28,13 @@ def definitions(module: str, qualname: str) -> list[Definition]:
     return found
 
 
+def module_of(path: str) -> str | None:
+    """The module in which the rest of a dotted path is to be looked for: as much of the path as has a file."""
+    parts = path.split(".")
+    candidates = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((module for module in candidates if _file(module) is not None), None)
+
+
 def leads_somewhere(path: str) -> bool:
     """Whether a dotted path, module and all, names something: in its module, by an import there, or in a base class.
 
@@ -55,7 +62,7 @@ def _file(module: str) -> Path | None:
     if spec is None:
         return None
     if not below:
-        return Path(spec.origin) if spec.origin else None
+        return Path(spec.origin) if spec.has_location and spec.origin else None
     for root in spec.submodule_search_locations or ():
         place = Path(root, *below)
         for path in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
@@ -87,11 +94,10 @@ def _leads_somewhere(path: str, asked: frozenset[str]) -> bool:
     """`asked` are the paths that led here: two modules may import a name from each other that neither defines."""
     if path in asked:
         return False
-    parts = path.split(".")
-    for count in range(len(parts), 0, -1):
-        if _file(module := ".".join(parts[:count])) is not None:
-            return count == len(parts) or _binds(module, parts[count:], asked | {path})
-    return False
+    module = module_of(path)
+    if module is None or module == path:
+        return module == path
+    return _binds(module, path.removeprefix(f"{module}.").split("."), asked | {path})
 
 
 def _binds(module: str, names: Sequence[str], asked: frozenset[str]) -> bool:

@@ -1,0 +1,298 @@
+"""Which patches this engine needs, what became of each, and the proof that they are in force.
+
+A patch is a module of this package with a `PATCH`; nothing lists them. SGLang applies hooks after all plugins have
+run, and only logs one that it cannot apply. So what a patch needs is looked at before its hooks are registered, and
+every hook is looked for again once SGLang has applied them, before the process does anything else.
+"""
+
+import difflib
+import importlib
+import importlib.metadata
+import inspect
+import multiprocessing
+import pkgutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from serving import patches as package
+from serving.patches import source
+from serving.patches.fingerprint import fingerprint
+from serving.patches.patch import Hook, Patch
+from serving.untyped import Untyped
+
+POLICY = "SGLANG_DSV4_PATCH_POLICY"
+DISABLED = "SGLANG_DSV4_DISABLE_PATCHES"
+_ALL = "all"
+_PINNED = "0.5.23"
+_TRUE = frozenset({"1", "true", "yes", "y"})
+
+Policy = Literal["enforce", "warn"]
+Status = Literal["applied", "not needed", "skipped", "FAILED"]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What became of a patch, and why, in a sentence without a full stop. `required` is the patch's own."""
+
+    name: str
+    status: Status
+    reason: str
+    required: bool
+
+
+class BadSetting(ValueError):
+    """One of our variables has a value that means nothing."""
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A hook whose both ends were found."""
+
+    hook: Hook
+    function: Untyped
+
+
+_standings: tuple[Standing, ...] = ()
+
+
+def standings() -> tuple[Standing, ...]:
+    """What became of every patch in this process, by name; empty until SGLang has applied its hooks."""
+    return _standings
+
+
+def discover() -> tuple[Patch, ...]:
+    """Every patch there is, by the name of its module.
+
+    Raises:
+        Exception: a module of this package cannot be imported.
+    """
+    modules = (importlib.import_module(found.name) for found in _modules())
+    return tuple(patch for module in modules if isinstance(patch := getattr(module, "PATCH", None), Patch))
+
+
+def _modules() -> list[pkgutil.ModuleInfo]:
+    own = (__name__, f"{package.__name__}.fingerprint", source.__name__)
+    found = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    return sorted((module for module in found if module.name not in own), key=lambda module: module.name)
+
+
+def installed_version() -> Version:
+    """That of the SGLang of this interpreter.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: it has none.
+    """
+    return Version(importlib.metadata.version("sglang"))
+
+
+def policy_of(environment: Mapping[str, str]) -> Policy:
+    """What is done about a required patch that FAILED.
+
+    Raises:
+        BadSetting: the variable says neither.
+    """
+    policies: dict[str, Policy] = {"enforce": "enforce", "warn": "warn"}
+    said = environment.get(POLICY, "enforce")
+    if said not in policies:
+        raise BadSetting(f'{POLICY} is "{said}", and must be {" or ".join(policies)}')
+    return policies[said]
+
+
+def judge_all(environment: Mapping[str, str], patches: Sequence[Patch], version: Version) -> tuple[Standing, ...]:
+    """What would become of every patch in an engine of that version with this environment, as far as its source tells.
+
+    Raises:
+        BadSetting: a patch is switched off that does not exist.
+    """
+    names = [patch.name for patch in patches]
+    disabled = _disabled(environment, names)
+    try:
+        return tuple(
+            Standing(patch.name, "skipped", f"switched off by {DISABLED}", patch.required)
+            if patch.name in disabled
+            else Standing(patch.name, *_judge(patch, environment, version), patch.required)
+            for patch in patches
+        )
+    finally:
+        source.forget()
+
+
+def _disabled(environment: Mapping[str, str], names: Sequence[str]) -> frozenset[str]:
+    said = [part.strip() for part in environment.get(DISABLED, "").split(",")]
+    for name in filter(None, said):
+        if name != _ALL and name not in names:
+            near = difflib.get_close_matches(name, [*names, _ALL], n=1)
+            instead = f"did you mean {near[0]}?" if near else f"there are {', '.join([*names, _ALL])}"
+            raise BadSetting(f"{DISABLED} names {name}, which is no patch; {instead}")
+    return frozenset(names if _ALL in said else filter(None, said))
+
+
+def _judge(patch: Patch, environment: Mapping[str, str], version: Version) -> tuple[Status, str]:
+    if patch.only_if is not None:
+        variable, value = patch.only_if
+        if not _is_set_to(value, environment.get(variable, "")):
+            return "not needed", f"only with {variable}={value}"
+    if not SpecifierSet(patch.needed_by).contains(version, prereleases=True):
+        return "not needed", f"SGLang {version} does not have this defect"
+    if not SpecifierSet(patch.made_for).contains(version, prereleases=True):
+        return "FAILED", f"SGLang {version} needs it, and it is made for {patch.made_for}"
+    for upstream in patch.upstream:
+        try:
+            found = fingerprint(upstream.module, upstream.qualname)
+        except source.NotFound as missing:
+            return "FAILED", f"it was written against code that is gone: {missing}"
+        if found not in upstream.fingerprints:
+            known = " or ".join(upstream.fingerprints)
+            return (
+                "FAILED",
+                f"{upstream.module}:{upstream.qualname} has changed since it was written ({found}, not {known})",
+            )
+    for hook in patch.hooks:
+        if not source.leads_somewhere(hook.target):
+            return "FAILED", f"there is no {hook.target} to hook"
+    return "applied", f"SGLang {version} has the defect, and the code that it was written against"
+
+
+def _is_set_to(value: str, said: str) -> bool:
+    return said == value or (value.lower() in _TRUE and said.lower() in _TRUE)
+
+
+def apply(environment: Mapping[str, str], patches: Sequence[Patch]) -> None:
+    """Register the hooks of every patch that this engine needs; what became of each is known once SGLang applied them.
+
+    Raises:
+        BadSetting: one of our variables has a value that means nothing.
+        SystemExit: a required patch FAILED, now or when SGLang applies the hooks, and the policy is to enforce.
+    """
+    policy = policy_of(environment)
+    judged = judge_all(environment, patches, installed_version())
+    _stop_for_failed(judged, policy)
+    registered: dict[str, tuple[_Prepared, ...]] = {}
+    for index, (patch, standing) in enumerate(zip(patches, judged, strict=True)):
+        if standing.status == "applied":
+            try:
+                registered[patch.name] = tuple(_prepare(hook) for hook in patch.hooks)
+            except Exception as error:  # noqa: BLE001 - importing an engine's module may raise anything; it is reported
+                failed = replace(standing, status="FAILED", reason=_in_one_line(error))
+                judged = (*judged[:index], failed, *judged[index + 1 :])
+    _stop_for_failed(judged, policy)
+    _register([prepared for hooks in registered.values() for prepared in hooks])
+
+    def verify() -> None:
+        global _standings
+        _standings = tuple(_verified(standing, registered.get(standing.name, ())) for standing in judged)
+        _stop_for_failed(_standings, policy)
+        if multiprocessing.parent_process() is None:
+            _say(_standings)
+
+    _after_hooks_are_applied(verify)
+
+
+def _prepare(hook: Hook) -> _Prepared:
+    """Both ends of a hook.
+
+    Raises:
+        Exception: one of them is not there, or they do not fit.
+    """
+    if (module := source.module_of(hook.target)) is not None:
+        # What resolves the path would take a module that fails to import for one that is not there.
+        importlib.import_module(module)
+    target, function = pkgutil.resolve_name(hook.target), pkgutil.resolve_name(hook.function)
+    if not callable(target):
+        raise TypeError(f"{hook.target} is not a function")
+    if not callable(function):
+        raise TypeError(f"{hook.function} is not a function")
+    if isinstance(target, type) and not (hook.kind == "replace" and isinstance(function, type)):
+        raise TypeError(f"{hook.target} is a class, which only another class can replace")
+    return _Prepared(hook, function)
+
+
+def _register(hooks: Sequence[_Prepared]) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for prepared in hooks:
+        HookRegistry.register(prepared.hook.target, prepared.function, HookType(prepared.hook.kind))
+
+
+def _after_hooks_are_applied(then: Callable[[], None]) -> None:
+    """Have `then` called once, when SGLang has applied all hooks of this process and goes on to what they change."""
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    own = HookRegistry.__dict__["apply_hooks"]
+
+    def apply_hooks() -> None:
+        HookRegistry.apply_hooks = own
+        HookRegistry.apply_hooks()
+        then()
+
+    HookRegistry.apply_hooks = staticmethod(apply_hooks)
+
+
+def _verified(standing: Standing, hooks: Sequence[_Prepared]) -> Standing:
+    """The standing of a patch whose hooks should be in force.
+
+    Raises:
+        SystemExit: only some of them are: then the engine is neither as it was nor as it should be.
+    """
+    missing = [prepared.hook.target for prepared in hooks if not _in_force(prepared)]
+    if not missing:
+        return standing
+    reason = f"SGLang did not apply it to {' and '.join(missing)} (its log says why)"
+    if len(missing) < len(hooks):
+        raise SystemExit(
+            f"dsv4: error: patch {standing.name} is in force by half: {reason}; "
+            f"switch it off with {DISABLED}={standing.name}"
+        )
+    return replace(standing, status="FAILED", reason=reason)
+
+
+def _in_force(prepared: _Prepared) -> bool:
+    """Whether the target leads to our function, through all the wrappers that SGLang put around it.
+
+    A wrapper of SGLang's holds the hook in its closure, and names what it wraps.
+    """
+    owner, _, name = prepared.hook.target.rpartition(".")
+    held = inspect.getattr_static(pkgutil.resolve_name(owner), name)
+    held = getattr(held, "__func__", held)
+    while held is not None:
+        if held is prepared.function or any(cell.cell_contents is prepared.function for cell in _closure(held)):
+            return True
+        held = getattr(held, "__wrapped__", None)
+    return False
+
+
+def _closure(function: Untyped) -> tuple[Untyped, ...]:
+    return getattr(function, "__closure__", None) or ()
+
+
+def _stop_for_failed(standings: Sequence[Standing], policy: Policy) -> None:
+    failed = [standing for standing in standings if standing.status == "FAILED" and standing.required]
+    if failed and policy == "enforce":
+        first, *others = failed
+        also = f" (so did {', '.join(other.name for other in others)})" if others else ""
+        names = ",".join(standing.name for standing in failed)
+        raise SystemExit(
+            f"dsv4: error: patch {first.name}, which this engine should not run without, FAILED: {first.reason}{also}; "
+            f"install sglang=={_PINNED}, or run without it: {DISABLED}={names}, or {POLICY}=warn"
+        )
+
+
+def _say(standings: Sequence[Standing]) -> None:
+    """A line on standard error: SGLang has not set up its log yet. More of them for what FAILED and is gone without."""
+    counted = Counter(standing.status for standing in standings)
+    order: tuple[Status, ...] = ("applied", "not needed", "skipped", "FAILED")
+    counts = ", ".join(f"{counted[status]} {status}" for status in order if counted[status])
+    sys.stderr.write(f"dsv4 patches: {counts or 'none'}\n")
+    for standing in standings:
+        if standing.status == "FAILED":
+            sys.stderr.write(f"dsv4 patch {standing.name} FAILED, and the engine goes on without: {standing.reason}\n")
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
