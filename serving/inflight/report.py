@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-State = Literal["bootstrapping", "waiting_for_input", "transferring", "success"]
-"""Where the transfer of a request in the queue stands on this rank: SGLang's KVPoll, in lower case.
+State = Literal["failed", "bootstrapping", "waiting_for_input", "transferring", "success"]
+"""Where the transfer of a request in the queue stands on this rank: SGLang's KVPoll, in lower case and in its order.
 
-`bootstrapping` is a parked request: its prefill is done and its decode has not yet asked for it.
+`bootstrapping` is a parked request: its prefill is done and its decode has not yet asked for it. `failed` and
+`success` are over on this rank, and wait for the next poll or for the other ranks.
 """
 
 Outcome = Literal["success", "failed", "aborted", "timeout", "requeued"]

@@ -1,0 +1,74 @@
+"""Decode is told: of a request that prefill ends itself, and of one that it asks for after the end."""
+
+import time
+
+from serving.inflight.ended_rooms import EndedRooms
+from serving.untyped import Untyped
+
+NIXL_GUARD = b"NixlMsgGuard"
+"""The first frame of a handshake over NIXL; one over Mooncake begins with the room."""
+
+UNKNOWN_REASON = "Prefill ended this request before decode asked for it"
+
+here = EndedRooms()
+"""Those of the prefill scheduler in this process."""
+
+
+def before_opening(
+    _: object, mgr: object, bootstrap_addr: object, bootstrap_room: int, *__: object, **___: object
+) -> None:
+    """Before a request opens its room: one that ended under the same number is history."""
+    here.forget(bootstrap_room)
+
+
+def abort(original: Untyped, sender: Untyped) -> None:
+    """Around the abort of a request on prefill: SGLang marks it here alone, and decode would wait for its own timer."""
+    if sender.conclude_state is None:
+        sender.kv_mgr.conclude_failure(bootstrap_room=sender.bootstrap_room, failure_reason="Aborted by AbortReq.")
+    original(sender)
+
+
+def before_clear(sender: Untyped) -> None:
+    """Before a room is closed: remember one that failed, and let no worker start on it.
+
+    SGLang drops the room's status first and its targets afterwards; a worker that looks in between sees no failure and
+    finds where to send. Without targets it sends nothing.
+    """
+    from sglang.srt.disaggregation.base import KVPoll
+
+    manager, room = sender.kv_mgr, sender.bootstrap_room
+    status = manager.request_status.get(room)
+    if status != KVPoll.Success:
+        manager.transfer_infos.pop(room, None)
+    if status == KVPoll.Failed or sender.conclude_state == KVPoll.Failed:
+        with manager.failure_lock:
+            reason = manager.failure_records.get(room)
+        here.add(room, reason or UNKNOWN_REASON, time.monotonic())
+
+
+def control_message(original: Untyped, manager: Untyped, msg: list[bytes]) -> bool:
+    """Around prefill's look at a message of decode: a handshake for a room that ended gets its answer, and no room."""
+    from sglang.srt.disaggregation.base import KVPoll
+
+    frames = msg[1:] if msg and msg[0] == NIXL_GUARD else msg
+    if len(frames) > 3 and frames[0].isdigit():
+        room = int(frames[0])
+        reason = here.reason(room)
+        if reason is not None:
+            manager.send_kv_status_message(
+                targets=[(frames[1].decode("ascii"), int(frames[2]))],
+                bootstrap_room=room,
+                status=KVPoll.Failed,
+                failure_reason=reason,
+            )
+            return True
+    return bool(original(manager, msg))
+
+
+def status_message(
+    parts: list[bytes], manager: Untyped, *, bootstrap_room: int, status: object, failure_reason: str | None
+) -> list[bytes]:
+    """After a status for decode was put into frames: the reason goes with it over Mooncake too, which decode reads."""
+    if failure_reason and not manager.kv_status_msg_carries_reason and manager.kv_status_msg_tag is None:
+        return [*parts, failure_reason.encode("utf-8")]
+    return parts

@@ -1,0 +1,255 @@
+"""The watchdog over prefill's inflight queue: no request stays in it past the timeout, whatever its transfer does.
+
+SGLang polls the sender of each request on every pass, and takes the worst status among the ranks; a sender has a
+deadline while it waits for its decode, and none afterwards. So the deadline is checked here, before that poll: past it
+the room is failed, which the same poll then carries to all ranks, and decode is told, which ends its half with the
+same words. What happens to the pages is the business of `serving.inflight.settle`.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, get_args
+
+from serving.inflight import hold, settle, timeout
+from serving.inflight.ledger import Entry, Ledger
+from serving.inflight.report import Inflight, Outcome, Report, State
+from serving.untyped import Untyped
+
+logger = logging.getLogger(__name__)
+
+SHOWN_EVERY_S: Final = 0.25
+"""How often the report is refreshed while something is in the queue and nothing changes."""
+
+ENDED: Final = "inflight timeout"
+"""The words that each message of the watchdog begins with."""
+
+OTHER_RANK_S: Final = 1.0
+"""By how much the clocks of two ranks may differ on when a request entered: they enter it in the same pass."""
+
+STATES: Final[tuple[State, ...]] = get_args(State)
+"""At the index that is their value in SGLang's KVPoll."""
+
+
+class Watchdog:
+    """That of one prefill scheduler. Its methods are called from the scheduler's own thread alone."""
+
+    def __init__(
+        self,
+        scheduler: Untyped,
+        timeout_s: float,
+        report: Callable[[], Report],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+        self._report_later = report
+        self._report: Report | None = None
+        self._next_show_s = 0.0
+        self._progress_s = clock()
+        self._seen: tuple[object, ...] = ()
+        self.is_shown_empty = False
+        self.timeout_s = timeout_s
+        self.ledger: Ledger[Untyped] = Ledger()
+        self.fires = 0
+
+    @property
+    def report(self) -> Report:
+        """Made on the first pass: the engine has its metrics only after its queues."""
+        if self._report is None:
+            self._report = self._report_later()
+            self._show(self._clock())
+        return self._report
+
+    def entered(self, requests: list[Untyped]) -> None:
+        """These requests joined the queue; their prefill is done."""
+        now = self._clock()
+        for request in requests:
+            self._stamp(request, now)
+        self._progress_s = now
+        self._show(now)
+
+    def before_poll(self, queue: list[Untyped]) -> None:
+        """End what is overdue, so that the poll which follows sees it as failed."""
+        now = self._clock()
+        ledger = self.ledger
+        if len(ledger) != len(queue):
+            self._reconcile(queue, now)
+        for request in ledger.parked():
+            if not request.pending_bootstrap:
+                ledger.start(request, now)
+        for request, entry in ledger.overdue(now, self.timeout_s):
+            self._fire(request, entry, now)
+        for request, entry in ledger.lease_ended(now):
+            self._end(request, entry, f"the lease of this held canary ended after {now - entry.entered_s:.1f} s")
+        if now >= self._next_show_s:
+            self._show(now)
+
+    def after_poll(self, done: list[Untyped], queue: list[Untyped]) -> None:
+        """The poll took these requests out of the queue, and left the others in it."""
+        if done:
+            now = self._clock()
+            for request in done:
+                self._left(request, now)
+        if len(queue) != len(self.ledger):
+            self._reconcile(queue, self._clock())
+        if done:
+            self._show(self._clock())
+
+    def message(self, request: Untyped, error: Exception | None) -> str | None:
+        """What the client of a failed request is told, if it was the watchdog that ended it, on this rank or another.
+
+        The rank that ends a request has its reason; the others see the status alone, in the same pass.
+        """
+        entry = self.ledger.get(request)
+        if entry is None:
+            return None
+        if entry.ended_with is not None:
+            return entry.ended_with
+        age = self._clock() - entry.entered_s
+        if getattr(error, "is_from_another_rank", False) and self.timeout_s and age >= self.timeout_s - OTHER_RANK_S:
+            return self._reason("unfinished on another rank", age)
+        return None
+
+    def nothing_inflight(self) -> None:
+        """A pass over an empty queue: what is still kept or was last shown may have changed."""
+        now = self._clock()
+        if len(self.ledger):
+            self._reconcile([], now)
+        if not self.is_shown_empty or now >= self._next_show_s:
+            self._show(now)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """From the next pass on this is the timeout, for what is in the queue already too."""
+        before, self.timeout_s = self.timeout_s, timeout_s
+        logger.info("dsv4 inflight timeout set rank=%s before_s=%g now_s=%g", self._rank(), before, timeout_s)
+        self._show(self._clock())
+
+    def _stamp(self, request: Untyped, now: float) -> None:
+        lease = hold.lease_of(request.rid) if hold.allowed() else None
+        self.ledger.enter(
+            request,
+            now,
+            parked=request.pending_bootstrap,
+            health_check=not hasattr(request.disagg_kv_sender, "_transfer_metric"),
+            lease_s=lease,
+        )
+
+    def _fire(self, request: Untyped, entry: Entry, now: float) -> None:
+        state = state_of(request)
+        if state in ("failed", "success"):
+            # This rank is through with it, and the poll that follows may take it out; another rank's watchdog ends it.
+            return
+        age = now - entry.entered_s
+        self._end(request, entry, self._reason(f"in state {state}", age))
+        self.fires += 1
+        logger.warning(
+            "dsv4 inflight timeout rid=%s room=%s state=%s age_s=%.3f timeout_s=%g rank=%s",
+            request.rid,
+            request.bootstrap_room,
+            state,
+            age,
+            self.timeout_s,
+            self._rank(),
+        )
+        self.report.fired(state)
+
+    def _end(self, request: Untyped, entry: Entry, reason: str) -> None:
+        entry.ended_with = reason
+        sender = request.disagg_kv_sender
+        if entry.health_check:
+            sender.abort()
+            return
+        sender.kv_mgr.conclude_failure(bootstrap_room=sender.bootstrap_room, failure_reason=reason)
+
+    def _reason(self, state: str, age: float) -> str:
+        return (
+            f"{ENDED}: the KV of this request was {state} for {age:.1f} s after its prefill, and the limit is "
+            f"{self.timeout_s:g} s ({timeout.VARIABLE}); its transfer to decode did not end"
+        )
+
+    def _left(self, request: Untyped, now: float) -> None:
+        entry = self.ledger.leave(request)
+        if entry is None:
+            return
+        self._progress_s = now
+        outcome = _outcome(request, entry)
+        size = 0
+        if outcome == "success" and not entry.health_check:
+            size = request.disagg_kv_sender.get_transfer_metric().transfer_total_bytes or 0
+        self.report.left(outcome, now - entry.entered_s, size, health_check=entry.health_check)
+
+    def _reconcile(self, queue: list[Untyped], now: float) -> None:
+        unstamped, gone = self.ledger.strangers(queue)
+        for request in unstamped:
+            logger.warning(
+                "dsv4 inflight unstamped rid=%s room=%s rank=%s: it entered the queue unseen, and its clock starts now",
+                request.rid,
+                request.bootstrap_room,
+                self._rank(),
+            )
+            self._stamp(request, now)
+            self.report.unstamped()
+        for request in gone:
+            self._left(request, now)
+
+    def _show(self, now: float) -> None:
+        by_state: dict[State, int] = dict.fromkeys(STATES, 0)
+        health_checks = 0
+        for request, entry in self.ledger.entries():
+            if entry.health_check:
+                health_checks += 1
+            else:
+                by_state[state_of(request)] += 1
+        oldest = self.ledger.oldest()
+        seen = (*by_state.values(), len(settle.here or ()), oldest and id(oldest[0]))
+        if seen != self._seen:
+            self._seen, self._progress_s = seen, now
+        self._next_show_s = now + SHOWN_EVERY_S
+        self.is_shown_empty = not len(self.ledger) and not settle.here
+        self.report.show(
+            Inflight(
+                by_state=by_state,
+                health_checks=health_checks,
+                held=self.ledger.held(),
+                settling=len(settle.here or ()),
+                oldest_age_s=now - oldest[1].entered_s if oldest else 0.0,
+                oldest_rid_hash=rid_hash(oldest[0].rid) if oldest else 0,
+                since_progress_s=now - self._progress_s if len(self.ledger) else 0.0,
+                timeout_s=self.timeout_s,
+            )
+        )
+
+    def _rank(self) -> str:
+        from sglang.srt.runtime_context import get_parallel
+
+        parallel = get_parallel()
+        return f"tp{parallel.tp_rank}/pp{parallel.pp_rank}/dp{parallel.dp_rank or 0}"
+
+
+def rid_hash(rid: str) -> int:
+    """32 bits of a hash of a request id, never 0: tells one request from another without naming it."""
+    return int.from_bytes(hashlib.blake2s(rid.encode(), digest_size=4).digest(), "big") or 1
+
+
+def state_of(request: Untyped) -> State:
+    """Where the transfer of a request stands on this rank, as its sender or its manager last knew."""
+    sender = request.disagg_kv_sender
+    status = sender.conclude_state
+    if status is None:
+        status = getattr(sender.kv_mgr, "request_status", {}).get(sender.bootstrap_room)
+    return "failed" if status is None else STATES[int(status)]
+
+
+def _outcome(request: Untyped, entry: Entry) -> Outcome:
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    if request.finished_reason is None:
+        return "requeued"
+    if not isinstance(request.finished_reason, FINISH_ABORT):
+        return "success"
+    message = request.finished_reason.message or ""
+    if ENDED in message or (entry.ended_with or "").startswith(ENDED):
+        return "timeout"
+    return "aborted" if "Aborted by" in message or entry.ended_with else "failed"

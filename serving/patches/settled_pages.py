@@ -1,0 +1,82 @@
+"""Prefill keeps the pages of a request that ended badly until its transfer is over."""
+
+from serving.patches.patch import Hook, Patch, Upstream
+
+PATCH = Patch(
+    name="settled-pages",
+    defect=(
+        "the pages of a failed or aborted request are freed while a transfer worker may still be sending them: "
+        "the next request writes into them, and what arrives is another request's context; and the room of an "
+        "aborted request is never closed"
+    ),
+    safe_because=(
+        "only the moment of the release changes, by the same functions in the same order on all ranks, which "
+        "agree on it; a request that succeeded is released as before"
+    ),
+    needed_by=">=0.5.15",
+    made_for="==0.5.23",
+    delete_when="SGLang keeps the source pages of a failed transfer until its worker has let go",
+    hooks=(
+        Hook("sglang.srt.managers.scheduler.Scheduler.init_disaggregation", "after", "serving.inflight.settle:begin"),
+        Hook("sglang.srt.mem_cache.common.release_kv_cache", "around", "serving.inflight.settle:release_kv_cache"),
+        Hook(
+            "sglang.srt.disaggregation.prefill.maybe_release_metadata_buffer",
+            "around",
+            "serving.inflight.settle:release_metadata_buffer",
+        ),
+        Hook(
+            "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue.pop_bootstrapped",
+            "after",
+            "serving.inflight.settle:after_bootstrap_pass",
+        ),
+        Hook(
+            "sglang.srt.managers.scheduler.Scheduler.is_fully_idle", "around", "serving.inflight.settle:is_fully_idle"
+        ),
+        Hook(
+            "sglang.srt.managers.scheduler_pp_mixin.SchedulerPPMixin.get_rids",
+            "around",
+            "serving.inflight.settle:polled_ids",
+        ),
+        Hook(
+            "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin.process_disagg_prefill_inflight_queue",
+            "before",
+            "serving.inflight.settle:before_inflight_pass",
+        ),
+    ),
+    upstream=(
+        Upstream("sglang.srt.mem_cache.common", "release_kv_cache", ("c9a65464aa6c",)),
+        Upstream("sglang.srt.disaggregation.prefill", "maybe_release_metadata_buffer", ("49e85c9f0bf9",)),
+        Upstream("sglang.srt.disaggregation.prefill", "PrefillBootstrapQueue.pop_bootstrapped", ("42625605cfe8",)),
+        Upstream(
+            "sglang.srt.disaggregation.prefill",
+            "SchedulerDisaggregationPrefillMixin.release_aborted_prefill_waiting_req",
+            ("48a4d0d1f1ad",),
+        ),
+        Upstream(
+            "sglang.srt.disaggregation.prefill",
+            "SchedulerDisaggregationPrefillMixin._retire_aborted_prefill_result",
+            ("d25dffc57761",),
+        ),
+        Upstream(
+            "sglang.srt.disaggregation.prefill",
+            "SchedulerDisaggregationPrefillMixin.handle_inflight_transfer_failure",
+            ("a0383c4663b1",),
+        ),
+        Upstream(
+            "sglang.srt.disaggregation.prefill",
+            "SchedulerDisaggregationPrefillMixin.handle_bootstrap_failure",
+            ("81997898010e",),
+        ),
+        Upstream("sglang.srt.managers.scheduler", "Scheduler.is_fully_idle", ("7a9bf4f94c7c",)),
+        Upstream("sglang.srt.managers.scheduler_pp_mixin", "SchedulerPPMixin.get_rids", ("3a4e094def0e",)),
+        Upstream(
+            "sglang.srt.managers.scheduler_pp_mixin",
+            "SchedulerPPMixin._pp_pd_send_consensus_release_ids",
+            ("7d6a0d332cbc",),
+        ),
+        Upstream("sglang.srt.disaggregation.utils", "all_reduce_flags", ("165f0d70c1f1",)),
+        Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager.transfer_worker", ("cc3cd6b8e40c",)),
+        Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._await_handles", ("1574d48c797b",)),
+        Upstream("sglang.srt.disaggregation.mooncake.conn", "MooncakeKVManager.transfer_worker", ("7839792ad73b",)),
+    ),
+)
