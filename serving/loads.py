@@ -8,6 +8,7 @@ to 0.5.18 in none of its loops: the load freezes just when requests are stuck. S
 """
 
 import functools
+import importlib
 import time
 from collections.abc import Callable, Set
 from typing import Any
@@ -122,15 +123,7 @@ def snapshot_class() -> Untyped:
     )
 
 
-class SnapshotDecoder:
-    """In place of SGLang's decoder of loads, which knows no `dsv4` and would leave it out."""
-
-    @staticmethod
-    def decode(payload: bytes) -> Untyped:
-        """A load as it was written; `dsv4` is None in one without."""
-        return _decoder().decode(payload)
-
-
-@functools.cache
-def _decoder() -> "msgspec.msgpack.Decoder[Untyped]":
-    return msgspec.msgpack.Decoder(snapshot_class())
+def decode_inflight(*_: Untyped, **__: Untyped) -> None:
+    """Before anything reads loads: SGLang's decoder, which would leave `dsv4` out, gives way to one that knows it."""
+    module = importlib.import_module("sglang.srt.managers.load_snapshot")
+    vars(module)["snapshot_decoder"] = msgspec.msgpack.Decoder(snapshot_class())

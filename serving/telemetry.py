@@ -4,6 +4,7 @@ prometheus_client is imported when the first metric is made and not before. When
 processes share their values through files, and the engine names the directory of those after it has loaded plugins.
 """
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
 
 from serving import loads
 from serving.inflight.report import Inflight, Outcome, Report, Silent, State
+from serving.patches.registry import installed_version, standings
 from serving.untyped import Untyped
 
 if TYPE_CHECKING:
@@ -239,8 +241,9 @@ class HoldMetrics:
         self._refreshed.show(self._wall_clock())
 
 
+@functools.cache
 def report_for(scheduler: Untyped) -> Report:
-    """Where the inflight queue of this scheduler reports to; to be called once, after the scheduler's channels exist.
+    """Where the inflight queue of this scheduler reports to, the same whenever asked; its channels must exist.
 
     The metrics go to /metrics if the engine lets this rank export any, the figures to /v1/loads if this rank publishes
     its load. Call `show` at once: until then neither has gauges, since nobody has looked.
@@ -255,10 +258,20 @@ def report_for(scheduler: Untyped) -> Report:
     return exported or published or Silent()
 
 
+@functools.cache
 def holds_for(scheduler: Untyped) -> HoldReport:
-    """Where decode's held pages are reported to; to be called once. Call `show` at once, as for `report_for`."""
+    """Where the held pages of this decode scheduler are reported to, the same whenever asked; `show` at once."""
     metrics = _metrics_of(scheduler)
     return HoldMetrics(metrics) if metrics is not None else SilentHolds()
+
+
+def export_patch_info(_: None, scheduler: Untyped, *__: Untyped, **___: Untyped) -> None:
+    """After the scheduler has made its metrics: the patch table of this process, as dsv4_patch_info."""
+    metrics = _metrics_of(scheduler)
+    if metrics is not None:
+        version = str(installed_version())
+        table = [{"patch": each.name, "status": each.status, "version": version} for each in standings()]
+        metrics.mark("dsv4_patch_info", "1 for each patch, with its status on this version of SGLang.", *table)
 
 
 def _metrics_of(scheduler: Untyped) -> Metrics | None:

@@ -21,7 +21,7 @@ PATCH = Patch(
     hooks=(
         Hook(f"{_MODULE}.ShmLoadSnapshotWriter.write", "before", "serving.loads:with_inflight"),
         Hook(f"{_MODULE}.ZmqLoadSnapshotWriter.write", "before", "serving.loads:with_inflight"),
-        Hook(f"{_MODULE}.snapshot_decoder", "replace", "serving.loads:SnapshotDecoder"),
+        Hook(f"{_MODULE}.create_load_snapshot_reader", "before", "serving.loads:decode_inflight"),
     ),
     upstream=(
         Upstream(_MODULE, "ShmLoadSnapshotWriter.write", ("e581c395d70b",)),

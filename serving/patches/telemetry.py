@@ -18,11 +18,7 @@ PATCH = Patch(
     ),
     upstream=(
         Upstream("sglang.srt.managers.scheduler", "Scheduler.init_metrics_collector", ("aa57d860af4c", "63658e4fdedf")),
-        Upstream(
-            "sglang.srt.observability.metrics_collector",
-            "SchedulerMetricsCollector.init_new",
-            ("4fc04cdec296", "4e3cf3fc3bb9"),
-        ),
+        Upstream("sglang.srt.observability.metrics_collector", "SchedulerMetricsCollectorContext", ("ea3cfc064f9a",)),
     ),
     required=False,
 )
