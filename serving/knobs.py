@@ -65,6 +65,12 @@ OWN_KNOBS = {
     "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT": OwnKnob(
         "float", "120", "seconds a request may sit in prefill's inflight queue before it is failed; 0 = no limit"
     ),
+    "SGLANG_DSV4_LOST_DECODE_GRACE": OwnKnob(
+        "float", "10", "seconds a request may wait in prefill for a decode worker while every known one is gone"
+    ),
+    "SGLANG_DSV4_SCHEDULER_STALL_TIMEOUT": OwnKnob(
+        "float", "120", "seconds a request may wait for a scheduler that does not move; 0 = no limit"
+    ),
     "SGLANG_DSV4_BF16_INDEX_K": OwnKnob("bool", "0", "keep the indexer's keys in BF16 in place of FP8"),
     "SGLANG_DSV4_IDXK_CKSUM": OwnKnob("bool", "0", "compare a checksum of every page of index keys after its transfer"),
     "SGLANG_DSV4_REASONING_EFFORT": OwnKnob("str", "", "reasoning effort of a request that asks for none"),

@@ -1,0 +1,41 @@
+"""A request whose scheduler does not move any more is answered, and not left waiting for it for ever."""
+
+from serving.patches.patch import Hook, Patch, Upstream
+
+_TOKENIZER = "sglang.srt.managers.tokenizer_manager"
+_SCHEDULER = "sglang.srt.managers.scheduler"
+_LOADS = "sglang.srt.managers.load_snapshot"
+
+PATCH = Patch(
+    name="stalled-scheduler",
+    defect=(
+        "the HTTP process of an engine waits for its scheduler for ever: when that is stopped or hangs, its health "
+        "check fails and its requests are never answered, and the router waits for both halves of a request"
+    ),
+    safe_because=(
+        "it acts only while what the scheduler publishes every second at most has not changed for the limit, as seen "
+        "by a process that was running itself; a request is ended the way the scheduler's own abort ends it, and that "
+        "abort is queued for the scheduler, should it go on"
+    ),
+    needed_by=">=0.5.15",
+    made_for="==0.5.23",
+    delete_when="the tokenizer manager ends requests whose scheduler does not answer",
+    hooks=(
+        Hook(f"{_TOKENIZER}.TokenizerManager.init_running_status", "after", "serving.stall.watch:prepare"),
+        Hook(f"{_TOKENIZER}.TokenizerManager.auto_create_handle_loop", "after", "serving.stall.watch:begin"),
+        Hook(f"{_SCHEDULER}.Scheduler.ingest_requests", "after", "serving.stall.watch:show_movement"),
+    ),
+    upstream=(
+        Upstream(_TOKENIZER, "TokenizerManager.init_running_status", ("b3746d6df611",)),
+        Upstream(_TOKENIZER, "TokenizerManager.auto_create_handle_loop", ("22397e5af7a8",)),
+        Upstream(_TOKENIZER, "TokenizerManager.abort_request", ("b11f8e8cdd5b",)),
+        Upstream(_TOKENIZER, "TokenizerManager._handle_abort_req", ("1f32dd8112b8",)),
+        Upstream(_TOKENIZER, "TokenizerManager._handle_abort_finish_reason", ("de208fa88d80",)),
+        Upstream(_SCHEDULER, "Scheduler.ingest_requests", ("5c1dbbe27f19",)),
+        Upstream(_SCHEDULER, "Scheduler.publish_load_snapshot", ("17c827f44cdb",)),
+        Upstream(_LOADS, "ShmLoadSnapshotWriter", ("7b01354ce926",)),
+        Upstream(_LOADS, "slot_offset", ("4735b0f0ee0f",)),
+    ),
+    # Without it a fault takes longer to show at the client; everything else is as it was.
+    required=False,
+)

@@ -1,0 +1,166 @@
+"""The thread of a prefill rank that ends the requests of decode workers that are gone."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from serving import limits
+from serving.peers import line
+from serving.peers.line import Line
+from serving.peers.rooms import Gone, Peer, Waiting, lost
+from serving.untyped import Untyped
+
+logger = logging.getLogger(__name__)
+
+GRACE: Final = "SGLANG_DSV4_LOST_DECODE_GRACE"
+GRACE_DEFAULT_S: Final = 10.0
+
+EVERY_S: Final = 1.0
+"""How often everything is looked at. A connection that ends is noticed at once."""
+
+IN_DOUBT_S: Final = 0.2
+"""The same, while a worker has refused a connection and has not been declared gone."""
+
+
+def start(manager: Untyped, *_: Untyped) -> None:
+    """After prefill has made its KV manager: watch over that manager's decode workers from now on.
+
+    Raises:
+        SystemExit: SGLANG_DSV4_LOST_DECODE_GRACE is no number of seconds.
+    """
+    watch = Watch(manager, limits.seconds(GRACE, GRACE_DEFAULT_S))
+    threading.Thread(target=watch.run, name="dsv4-lost-decode", daemon=True).start()
+
+
+class Watch:
+    """What one prefill rank knows of its decode workers. All of it runs in one thread.
+
+    A worker is known by its registration, which SGLang keeps for ever. One that is gone is not looked at any more,
+    unless a room that has not ended names it.
+    """
+
+    def __init__(self, manager: Untyped, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._manager = manager
+        self._grace_s = grace_s
+        self._clock = clock
+        self._lines: dict[str, Line] = {}
+        self._registrations: dict[str, Untyped] = {}
+        self._gone: dict[str, Gone] = {}
+        self._waiting = Waiting()
+        self._rank = f"tp{manager.attn_tp_rank}/pp{manager.pp_rank}"
+
+    def run(self) -> None:
+        """Look for ever."""
+        while True:
+            try:
+                self.look()
+            except Exception:
+                # A thread that ends would leave every later request without its bound.
+                logger.exception("dsv4 lost decode: a look failed on rank %s; the next is in %g s", self._rank, EVERY_S)
+                time.sleep(EVERY_S)
+            in_doubt = any(not held.is_open for held in self._lines.values())
+            line.wait([held for held in self._lines.values() if held.is_open], IN_DOUBT_S if in_doubt else EVERY_S)
+
+    def look(self) -> None:
+        """One look at all workers and all rooms; fails the rooms that are lost."""
+        self._notice_registrations()
+        named, waiting = self._open_rooms()
+        now_s = self._clock()
+        for name, held in list(self._lines.items()):
+            self._look_at(name, held, now_s)
+        for name in {name for names in named.values() for name in names if name in self._gone}:
+            self._look_again(name)
+        self._waiting.look(waiting, now_s)
+        failed = lost(
+            named,
+            self._waiting.since_s,
+            self._gone,
+            any_alive=bool(self._lines),
+            grace_s=self._grace_s,
+            now_s=now_s,
+        )
+        for room, reason in failed.items():
+            self._fail(room, reason)
+
+    def _notice_registrations(self) -> None:
+        for name, registration in dict(self._manager.decode_kv_args_table).items():
+            if self._registrations.get(name) is registration:
+                continue
+            self._registrations[name] = registration
+            self._gone.pop(name, None)
+            if known := self._lines.pop(name, None):
+                known.close()
+            self._lines[name] = Line((registration.endpoint, registration.dst_port))
+
+    def _open_rooms(self) -> tuple[dict[int, list[str]], list[int]]:
+        """The rooms that have not ended, with the workers that asked for them; and those that nobody has asked for."""
+        from sglang.srt.disaggregation.base.conn import KVPoll
+
+        named: dict[int, list[str]] = {}
+        waiting: list[int] = []
+        for room, status in statuses(self._manager.request_status).items():
+            if status in (KVPoll.Failed, KVPoll.Success):
+                continue
+            if infos := self._manager.transfer_infos.get(room):
+                named[room] = list(infos)
+            elif status == KVPoll.Bootstrapping:
+                waiting.append(room)
+        return named, waiting
+
+    def _look_at(self, name: str, held: Line, now_s: float) -> None:
+        try:
+            held.look()
+        except OSError as error:
+            logger.warning(
+                "dsv4 lost decode: cannot look at %s:%d from rank %s (%s); it is taken to be alive",
+                *held.address,
+                self._rank,
+                error,
+            )
+            return
+        if held.is_gone:
+            del self._lines[name]
+            self._gone[name] = Gone(Peer(name, *held.address), held.why, now_s)
+            logger.warning(
+                "dsv4 decode gone host=%s port=%d name=%s why=%r alive=%d rank=%s",
+                *held.address,
+                name,
+                held.why,
+                len(self._lines),
+                self._rank,
+            )
+
+    def _look_again(self, name: str) -> None:
+        """A room names a worker that was gone: it is there again if it lets us connect."""
+        again = Line(self._gone[name].peer.address)
+        try:
+            again.look()
+        except OSError:
+            again.close()
+            return
+        if again.is_open:
+            del self._gone[name]
+            self._lines[name] = again
+            logger.warning("dsv4 decode back host=%s port=%d name=%s rank=%s", *again.address, name, self._rank)
+
+    def _fail(self, room: int, reason: str) -> None:
+        infos = dict(self._manager.transfer_infos.get(room) or {})
+        # A message to a worker that is gone may block its sender for 30 s, and every later one to it as well.
+        alive = [
+            (info.endpoint, info.dst_port)
+            for name, info in infos.items()
+            if name not in self._gone and not info.is_dummy
+        ]
+        ended = self._manager.conclude_failure(bootstrap_room=room, failure_reason=reason, targets=alive)
+        if ended is not None:
+            logger.warning("dsv4 lost decode room=%s rank=%s reason=%r", room, self._rank, reason)
+
+
+def statuses(request_status: Untyped) -> Mapping[int, int]:
+    """A copy of SGLang's table of rooms and where they stand: a dict, or its store that pipeline stages agree on."""
+    if isinstance(request_status, dict):
+        return dict(request_status)
+    with request_status._cache_lock:
+        return dict(request_status._local_map)
