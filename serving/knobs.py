@@ -71,6 +71,8 @@ OWN_KNOBS = {
     "SGLANG_DSV4_SCHEDULER_STALL_TIMEOUT": OwnKnob(
         "float", "120", "seconds a request may wait for a scheduler that does not move; 0 = no limit"
     ),
+    "SGLANG_DSV4_DISABLE_PATCHES": OwnKnob("str", "", "names of patches to leave out, with commas between; or all"),
+    "SGLANG_DSV4_ALLOW_HOLD": OwnKnob("bool", "0", "a request may ask to be pinned in prefill, to prove the watchdog"),
     "SGLANG_DSV4_BF16_INDEX_K": OwnKnob("bool", "0", "keep the indexer's keys in BF16 in place of FP8"),
     "SGLANG_DSV4_IDXK_CKSUM": OwnKnob("bool", "0", "compare a checksum of every page of index keys after its transfer"),
     "SGLANG_DSV4_REASONING_EFFORT": OwnKnob("str", "", "reasoning effort of a request that asks for none"),
