@@ -85,7 +85,9 @@ def main(arguments: list[str]) -> None:
     sys.stderr.write(f"imports done in {time.monotonic() - began:.1f} s\n")
     fork_instead_of_spawn()
 
-    from sglang.launch_server import load_plugins, prepare_server_args, run_server
+    from sglang.launch_server import run_server
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils import kill_process_tree
 
     load_plugins()
