@@ -6,6 +6,7 @@ registry module alone needs nothing but the standard library, and the rest is re
 """
 
 import ast
+import functools
 import importlib.metadata
 import importlib.util
 import re
@@ -19,6 +20,8 @@ SCHEMA_VERSION = 1
 
 _LITERAL = re.compile(r"""(["'])(SGL(?:ANG)?_[A-Z0-9_]*[A-Z0-9])\1""")
 _OWN_PACKAGE = Path(__file__).parent
+# They name what others read.
+_TABLES = (Path(__file__), _OWN_PACKAGE / "hazards.py")
 # Neither runs in a server of text: the engine's own tests, and the diffusion engine beside it.
 _NOT_SERVING = ("sglang/test/", "sglang/multimodal_gen/")
 
@@ -107,8 +110,23 @@ def dump() -> dict[str, Any]:
 
 
 def names_read_by_us() -> set[str]:
-    """Every SGLANG_* name in our half of the stack, this table apart: ours, and the engine's that we read or set."""
+    """Every SGLANG_* name in our half of the stack but for its tables: ours, and the engine's that we read or set."""
     return _literals(_OWN_PACKAGE)
+
+
+@functools.cache
+def engine_default(name: str) -> str | None:
+    """The default of a variable in the engine's typed table, as text; None when it has none, or is not in it.
+
+    Raises:
+        EngineNotInstalled: as its class says.
+    """
+    return _engine_table().get(name, EnvKnob(None, None, "registry")).default
+
+
+@functools.cache
+def _engine_table() -> Mapping[str, EnvKnob]:
+    return _registry(_package("sglang") / "srt" / "environ.py")
 
 
 def _plain(knobs: Mapping[str, EnvKnob | FlagKnob]) -> dict[str, dict[str, Any]]:
@@ -127,12 +145,8 @@ def _package(name: str) -> Path:
 
 
 def _registry(path: Path) -> dict[str, EnvKnob]:
-    """The engine's typed table, from the module itself, loaded by its file: its package would import torch."""
-    spec = importlib.util.spec_from_file_location("_dsv4_engine_environ", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise EngineNotInstalled(f"{path} is not there")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """The engine's typed table, from the module itself."""
+    module = sys.modules.get("sglang.srt.environ") or _by_its_file(path)
     knobs: dict[str, EnvKnob] = {}
     for name, entry in vars(module.Envs).items():
         if not isinstance(entry, module.EnvField):
@@ -146,6 +160,16 @@ def _registry(path: Path) -> dict[str, EnvKnob]:
         instead = f"use {entry.replacement}" if entry.replacement else None
         knobs[name] = EnvKnob(None, None, "registry", deprecated=instead or entry.note or "it does nothing any more")
     return knobs
+
+
+def _by_its_file(path: Path) -> Any:  # noqa: ANN401 - a module
+    """A module alone: its package would import torch."""
+    spec = importlib.util.spec_from_file_location("_dsv4_engine_environ", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise EngineNotInstalled(f"{path} is not there")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _type_of(entry: object, module: Any) -> str:  # noqa: ANN401 - a module loaded by its file
@@ -173,7 +197,7 @@ def _text(value: object) -> str:
 
 
 def _literals(*packages: Path) -> set[str]:
-    """Every SGLANG_* and SGL_* name that stands alone in quotes, but for this module's own.
+    """Every SGLANG_* and SGL_* name that stands alone in quotes, but for those of our tables.
 
     More than what is read, since a name may be read through a constant; a lint may miss, but must not cry wolf.
     A pattern over the text takes a tenth of the time that parsing 4,700 files does, and finds every name that does.
@@ -181,7 +205,7 @@ def _literals(*packages: Path) -> set[str]:
     found: set[str] = set()
     for package in packages:
         for path in package.rglob("*.py"):
-            if path != Path(__file__) and not any(part in path.as_posix() for part in _NOT_SERVING):
+            if path not in _TABLES and not any(part in path.as_posix() for part in _NOT_SERVING):
                 text = path.read_text(encoding="utf-8", errors="replace")
                 found.update(match[2] for match in _LITERAL.finditer(text))
     return found

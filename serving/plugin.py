@@ -4,8 +4,10 @@ SGLang only logs an exception of a plugin and goes on without it. What an engine
 checked here, and a lack ends the process with one sentence (SystemExit is not an Exception).
 """
 
+import multiprocessing
 import os
 import pkgutil
+import sys
 from collections.abc import Callable
 
 from serving.untyped import Untyped
@@ -18,15 +20,43 @@ def register() -> None:
     """Register the hooks that this engine needs; called by SGLang in every process of an engine.
 
     Raises:
-        SystemExit: the engine runs without a GPU, and its SGLang lacks a function that must be changed for that.
+        SystemExit: the engine must not run as it is set up: a hazard, a required patch that FAILED, a setting of ours
+            that means nothing, a CPU engine without what it needs, or an error in this very package.
     """
     global registered
+    try:
+        _register()
+    except Exception as error:
+        raise SystemExit(
+            f"dsv4: error: the plugin of this package cannot do its work ({type(error).__name__}: {error}); "
+            "an engine without it has SGLang's own defects, and runs with SGLANG_PLUGINS=none"
+        ) from error
+    registered = True
+
+
+def _register() -> None:
+    from serving.patches import registry
+
+    _look_for_hazards()
+    try:
+        registry.apply(os.environ, registry.discover())
+    except registry.BadSetting as error:
+        raise SystemExit(f"dsv4: error: {error}") from None
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
         from serving.cpu import host_memory, leftovers
 
         _after(host_memory.KV_CLASS, host_memory.for_host_memory)
         _after(leftovers.LOAD_FILE, leftovers.in_temporary_directory)
-    registered = True
+
+
+def _look_for_hazards() -> None:
+    from serving import hazards
+
+    for hazard in hazards.present(hazards.Engine(os.environ, sys.argv[1:])):
+        if hazard.severity == "refuse":
+            raise SystemExit(f"dsv4: error: {hazards.sentence(hazard)}")
+        if multiprocessing.parent_process() is None:
+            sys.stderr.write(f"dsv4 hazard {hazard.name}: {hazards.sentence(hazard)}\n")
 
 
 def _after(target: str, hook: Callable[..., Untyped]) -> None:
