@@ -25,14 +25,12 @@ class EndedRooms:
         return len(self._rooms)
 
     def add(self, room: int, reason: str, now_s: float) -> None:
-        """This room ended, for this reason. The first reason stays."""
+        """This room ended, for this reason. The first reason stays, as long as it is kept."""
         with self._lock:
-            if room not in self._rooms:
-                self._rooms[room] = (now_s, reason)
-            while self._rooms:
-                oldest = next(iter(self._rooms.values()))
-                if len(self._rooms) <= self._kept_rooms and now_s - oldest[0] <= self._kept_s:
-                    break
+            while self._rooms and now_s - next(iter(self._rooms.values()))[0] > self._kept_s:
+                self._rooms.popitem(last=False)
+            self._rooms.setdefault(room, (now_s, reason))
+            if len(self._rooms) > self._kept_rooms:
                 self._rooms.popitem(last=False)
 
     def forget(self, room: int) -> None:
