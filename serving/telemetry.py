@@ -1,10 +1,12 @@
 """The dsv4_* metrics: written by the scheduler, on the engine's own /metrics, with the labels of the engine's own.
 
-prometheus_client is imported when the first metric is made and not before. When it is imported it decides whether
+prometheus_client is imported when the first metric is made and not before: when it is imported it decides whether
 processes share their values through files, and the engine names the directory of those after it has loaded plugins.
 """
 
 import functools
+import importlib
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -272,6 +274,22 @@ def export_patch_info(_: None, scheduler: Untyped, *__: Untyped, **___: Untyped)
         version = str(installed_version())
         table = [{"patch": each.name, "status": each.status, "version": version} for each in standings()]
         metrics.mark("dsv4_patch_info", "1 for each patch, with its status on this version of SGLang.", *table)
+
+
+def share_between_processes(_: None) -> None:
+    """After the engine named the directory of its processes' metrics: prometheus_client writes there, in any case.
+
+    What our hooks change has been imported by then, and some of it imports prometheus_client (Mooncake's transfer
+    does): that would keep every metric in the memory of its own process, and leave /metrics empty.
+    """
+    values: Untyped = sys.modules.get("prometheus_client.values")
+    if values is None or values.ValueClass is not values.MutexValue:
+        return
+    values.ValueClass = values.get_value_class()
+    metrics: Untyped = importlib.import_module("prometheus_client.metrics")
+    for early in tuple(metrics.REGISTRY._collector_to_names):
+        if isinstance(early, metrics.MetricWrapperBase) and early._is_observable():
+            early._metric_init()
 
 
 def _metrics_of(scheduler: Untyped) -> Metrics | None:
