@@ -5,7 +5,9 @@ run, and only logs one that it cannot apply. So what a patch needs is looked at 
 every hook is looked for again once SGLang has applied them, before the process does anything else.
 """
 
+import contextlib
 import difflib
+import gc
 import importlib
 import importlib.metadata
 import inspect
@@ -13,7 +15,7 @@ import multiprocessing
 import pkgutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -112,6 +114,9 @@ def judge_all(environment: Mapping[str, str], patches: Sequence[Patch], version:
     """
     names = [patch.name for patch in patches]
     disabled = _disabled(environment, names)
+    # Hundreds of thousands of nodes are made and dropped, which would have the collector walk the whole engine.
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         return tuple(
             Standing(patch.name, "skipped", f"switched off by {DISABLED}", patch.required)
@@ -121,6 +126,8 @@ def judge_all(environment: Mapping[str, str], patches: Sequence[Patch], version:
         )
     finally:
         source.forget()
+        if collecting:
+            gc.enable()
 
 
 def _disabled(environment: Mapping[str, str], names: Sequence[str]) -> frozenset[str]:
@@ -222,16 +229,35 @@ def _register(hooks: Sequence[_Prepared]) -> None:
 
 def _after_hooks_are_applied(then: Callable[[], None]) -> None:
     """Have `then` called once, when SGLang has applied all hooks of this process and goes on to what they change."""
-    from sglang.srt.plugins.hook_registry import HookRegistry
+    from sglang.srt.plugins import hook_registry
 
-    own = HookRegistry.__dict__["apply_hooks"]
+    own = hook_registry.HookRegistry.__dict__["apply_hooks"]
 
     def apply_hooks() -> None:
-        HookRegistry.apply_hooks = own
-        HookRegistry.apply_hooks()
+        hook_registry.HookRegistry.apply_hooks = own
+        with _methods_looked_for_in_their_class_alone(hook_registry):
+            hook_registry.HookRegistry.apply_hooks()
         then()
 
-    HookRegistry.apply_hooks = staticmethod(apply_hooks)
+    hook_registry.HookRegistry.apply_hooks = staticmethod(apply_hooks)
+
+
+@contextlib.contextmanager
+def _methods_looked_for_in_their_class_alone(hook_registry: Untyped) -> Iterator[None]:
+    """For each hook SGLang goes through every name of every module, for others that stand for what it has wrapped.
+
+    There are none for a method, which hangs on its class; for a few dozen of them the search takes over a second.
+    """
+    search = hook_registry._propagate_patch
+
+    def search_unless_method(original: Untyped, wrapped: Untyped, owner: Untyped) -> int:
+        return 0 if isinstance(owner, type) else int(search(original, wrapped, owner))
+
+    hook_registry._propagate_patch = search_unless_method
+    try:
+        yield
+    finally:
+        hook_registry._propagate_patch = search
 
 
 def _verified(standing: Standing, hooks: Sequence[_Prepared]) -> Standing:
