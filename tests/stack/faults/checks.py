@@ -1,0 +1,157 @@
+"""What must be true of an episode, judged from what was seen. Pure: no engine is asked anything here."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tests.stack.faults.episodes import Evidence
+from tests.stack.faults.load import Outcome
+from tests.stack.faults.observe import Load
+
+FRESH_S = 1.0
+"""By how much our figures may lag behind what is there."""
+
+POLL_S = 2.0
+"""The grace of the issue's bound: deadline + 2 s."""
+
+TOLD = ("inflight timeout", "scheduler stall", "is gone", "no decode worker is alive", "lease of this held canary")
+"""Beginnings of sentences with which the patched engine ends a request."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that must not be, and what shows it."""
+
+    code: str
+    evidence: str
+
+
+def failures(evidence: Evidence, *, timeout_s: float) -> tuple[Failure, ...]:
+    """Everything that is wrong with an episode of the patched engine; empty when nothing is."""
+    checks: Sequence[Callable[[], Iterator[Failure]]] = (
+        lambda: wrong_answers((*evidence.outcomes, *evidence.probes)),
+        lambda: unanswered(evidence),
+        lambda: not_spared(evidence),
+        lambda: overstayed(evidence.loads, timeout_s),
+        lambda: not_idle(evidence),
+        lambda: failed_probes(evidence.probes),
+        lambda: stale(evidence),
+        lambda: held_unseen(evidence, timeout_s),
+    )
+    return tuple(failure for check in checks for failure in check())
+
+
+def wrong_answers(outcomes: Sequence[Outcome]) -> Iterator[Failure]:
+    """An answer with another text than the one right text, whole or not: the context was somebody else's."""
+    for outcome in outcomes:
+        if not outcome.right:
+            expected = outcome.prompt.answer
+            yield Failure("WRONG_ANSWER", f"{name_of(outcome)}: {outcome.text!r}, and {expected!r} is right")
+
+
+def unanswered(evidence: Evidence) -> Iterator[Failure]:
+    """A client that waited longer than the bound, or whose answer ended without a word."""
+    fault_s = evidence.done[0].at_s if evidence.done else 0.0
+    for outcome in evidence.outcomes:
+        waited = outcome.ended_s - max(outcome.sent_s, fault_s)
+        if outcome.fate == "no answer":
+            yield Failure("NO_ANSWER", f"{name_of(outcome)}: nothing in {waited:.1f} s")
+        elif waited > evidence.limit_s:
+            yield Failure("LATE_ANSWER", f"{name_of(outcome)}: {waited:.1f} s, and the bound is {evidence.limit_s:.1f}")
+
+
+def not_spared(evidence: Evidence) -> Iterator[Failure]:
+    """A request that failed in an episode that gives no request a reason to."""
+    if not evidence.episode.spares:
+        return
+    for outcome in evidence.outcomes:
+        if outcome.fate not in ("answered", "went away") and not outcome.asked.holds:
+            yield Failure("NOT_SPARED", f"{name_of(outcome)}: {outcome.status} {outcome.error[:300]}")
+
+
+def overstayed(loads: Sequence[Load], timeout_s: float) -> Iterator[Failure]:
+    """A request that was inflight beyond the deadline and 2 s; the oldest such moment."""
+    ages = [float(load.dsv4["oldest_age_s"]) for load in loads if load.dsv4 is not None]
+    if ages and max(ages) > timeout_s + POLL_S:
+        yield Failure("OVERSTAYED", f"a request was inflight for {max(ages):.1f} s, and the timeout is {timeout_s:g} s")
+
+
+def not_idle(evidence: Evidence) -> Iterator[Failure]:
+    """What a worker still holds, or does not have back, when all is over."""
+    for role, before in evidence.held_before.items():
+        after = evidence.held_after[role]
+        if before is None or after is None:
+            yield Failure("CANNOT_LOOK", f"{role} did not say what it holds")
+            continue
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                seconds = f"{evidence.settled_after_s:.0f} s later"
+                yield Failure("NOT_IDLE", f"{role} {name}: {before.get(name)} before, {after.get(name)} {seconds}")
+
+
+def failed_probes(probes: Sequence[Outcome]) -> Iterator[Failure]:
+    """A request after the episode that did not succeed."""
+    for outcome in probes:
+        if outcome.fate != "answered":
+            yield Failure("NOT_SERVING", f"{name_of(outcome)}: {outcome.fate} {outcome.status} {outcome.error[:300]}")
+
+
+def stale(evidence: Evidence) -> Iterator[Failure]:
+    """A figure of ours that was not true at any moment of the second before or after it was told."""
+    truth = evidence.loads
+    counts = [(load.asked_s, load.told_s, load.ours) for load in truth if load.ours is not None]
+    scraped = [(one.asked_s, one.told_s, one.ours) for one in evidence.scrapes if one.ours is not None]
+    for source, samples in (("/v1/loads", counts), ("/metrics", scraped)):
+        for asked, told, ours in samples:
+            near = [
+                load.inflight for load in truth if asked - FRESH_S <= load.told_s and load.asked_s <= told + FRESH_S
+            ]
+            if near and not min(near) <= ours <= max(near):
+                at = f"{told - evidence.began_s:.1f} s"
+                yield Failure("STALE", f"{source} said {ours:g} inflight at {at}, where there were {sorted(set(near))}")
+
+
+def held_unseen(evidence: Evidence, timeout_s: float) -> Iterator[Failure]:
+    """A held canary that did not end as one should, or that the figures did not show while it was there."""
+    for outcome in evidence.outcomes:
+        if outcome.asked.holds and not (outcome.fate == "refused" and any(words in outcome.error for words in TOLD)):
+            yield Failure("NOT_HELD", f"{name_of(outcome)}: {outcome.fate} {outcome.status} {outcome.error[:300]}")
+    held = sum(1 for outcome in evidence.outcomes if outcome.asked.holds)
+    seen = max((int(load.dsv4["held"]) for load in evidence.loads if load.dsv4 is not None), default=0)
+    if held and not seen:
+        yield Failure("HELD_UNSEEN", f"{held} canaries were held for up to {timeout_s:g} s, and /v1/loads showed none")
+
+
+def name_of(outcome: Outcome) -> str:
+    """A request in a message: its id, how it was asked, its size."""
+    asked = outcome.asked
+    stream = ", streamed" if asked.stream else ""
+    return f"{asked.rid} ({asked.api}{stream}, {len(outcome.prompt.text)} tokens)"
+
+
+def gauge_frozen(evidence: Evidence, *, for_s: float) -> bool:
+    """Whether SGLang's own gauge said another figure than was true for so long on end, without changing."""
+    began: float | None = None
+    value: float | None = None
+    for scrape in evidence.scrapes:
+        near = [load.inflight for load in evidence.loads if abs(load.told_s - scrape.told_s) <= FRESH_S]
+        wrong = bool(near) and scrape.gauge is not None and scrape.gauge not in near
+        if not wrong:
+            began, value = None, None
+        elif began is None or scrape.gauge != value:
+            began, value = scrape.told_s, scrape.gauge
+        elif scrape.told_s - began >= for_s:
+            return True
+    return False
+
+
+def pinned_for_s(loads: Sequence[Load]) -> float:
+    """For how long on end prefill had something inflight, at the longest."""
+    longest, since = 0.0, None
+    for load in loads:
+        if load.inflight == 0:
+            since = None
+        elif since is None:
+            since = load.told_s
+        else:
+            longest = max(longest, load.told_s - since)
+    return longest

@@ -1,0 +1,306 @@
+"""Carrying an episode out against a running stack, and what was seen."""
+
+import asyncio
+import contextlib
+import random
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import httpx
+
+from tests.stack.faults.links import links_between, lose, moved_bytes
+from tests.stack.faults.load import Outcome, request
+from tests.stack.faults.observe import Load, Scrape, Watch, holdings
+from tests.stack.faults.plan import ANSWER_TOKENS, PREFIX_TOKENS, Action, Asked, Episode, Moment, Timers
+from tests.stack.faults.prompts import Prompt, make_prefix, make_prompt
+from tests.stack.faults.stack import FaultStack, Role
+
+MOMENT_WITHIN_S = 8.0
+"""A moment that has not come by then does not come: the action is done all the same."""
+
+UNDER_WAY_BYTES = 20_000
+"""So many bytes between the schedulers are a transfer; handshakes and polls are hundreds."""
+
+TOKENS_PER_S = 1200.0
+"""What this stack prefills and moves at least, on two cores that it shares with another one."""
+
+SETTLE_WITHIN_S = 20.0
+PROBES = 3
+PROBE_WITHIN_S = 20.0
+ROLES_THAT_HOLD: tuple[Role, ...] = ("prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Done:
+    """An action, carried out: when, and whether its moment had come."""
+
+    action: Action
+    at_s: float
+    hit: bool
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen of an episode. Times are seconds of the monotonic clock; `held_after` is None when no answer came.
+
+    `limit_s`: how long a client may wait for its answer, after it asked or after the first fault, what came later.
+    """
+
+    episode: Episode
+    outcomes: tuple[Outcome, ...]
+    done: tuple[Done, ...]
+    loads: tuple[Load, ...]
+    scrapes: tuple[Scrape, ...]
+    held_before: Mapping[Role, Mapping[str, int] | None]
+    held_after: Mapping[Role, Mapping[str, int] | None]
+    settled_after_s: float
+    probes: tuple[Outcome, ...]
+    limit_s: float
+    began_s: float
+    ended_s: float
+
+
+def prompts_of(episode: Episode) -> dict[str, Prompt]:
+    """The prompt of each request of an episode, by its rid; the same every time."""
+    rng = random.Random(f"prompts {episode.seed}")
+    prefix = make_prefix(rng, episode.prefix_length, PREFIX_TOKENS)
+    return {
+        asked.rid: make_prompt(rng, asked.length, ANSWER_TOKENS, prefix if asked.shares else None)
+        for asked in episode.asked
+    }
+
+
+def limit_of(episode: Episode, timers: Timers) -> float:
+    """How long a client may wait: the longer of the two timers, 2 s, and the work that all of the episode is."""
+    work_s = sum(asked.length for asked in episode.asked) / TOKENS_PER_S
+    return max(timers.inflight_timeout_s, timers.stall_timeout_s) + 2.0 + work_s
+
+
+@dataclass
+class Run:
+    """One episode while it runs."""
+
+    stack: FaultStack
+    episode: Episode
+    limit_s: float
+    client: httpx.AsyncClient
+    done: list[Done] = field(default_factory=list)
+    fault_s: float = 0.0
+    _baseline: int | None = None
+
+    async def moment(self, when: Moment) -> None:
+        """Return when the moment has come, or after MOMENT_WITHIN_S."""
+        await self._has_come(when)
+
+    async def _has_come(self, when: Moment) -> bool:
+        deadline = time.monotonic() + MOMENT_WITHIN_S
+        if when == "at once":
+            return True
+        if when == "decoding":
+            while time.monotonic() < deadline:
+                held = await self._decode_running()
+                if held:
+                    return True
+                await asyncio.sleep(0.02)
+            return False
+        return await asyncio.to_thread(self._transfer_begins, deadline)
+
+    async def _decode_running(self) -> bool:
+        try:
+            told = await self.client.get(self.stack.workers["decode"].url + "/v1/loads?include=core", timeout=2)
+        except httpx.HTTPError:
+            return False
+        return told.status_code == httpx.codes.OK and any(load["num_running_reqs"] for load in told.json()["loads"])
+
+    def _transfer_begins(self, deadline: float) -> bool:
+        """Whether bytes begin to move between the schedulers before `deadline`."""
+        try:
+            pids = self.stack.scheduler("prefill"), self.stack.scheduler("decode")
+        except LookupError:
+            return False
+        before: int | None = None
+        while time.monotonic() < deadline:
+            # Connections come and go with the peers; a sum over others than before says nothing.
+            with contextlib.suppress(OSError):
+                links = links_between(*pids)
+                for _ in range(40):
+                    now = moved_bytes(links)
+                    if before is not None and now - before >= UNDER_WAY_BYTES:
+                        return True
+                    before = now
+                    time.sleep(0.004)
+                before = None
+        return False
+
+    async def act(self) -> None:
+        """Carry the actions out, one after the other."""
+        for action in self.episode.actions:
+            await asyncio.sleep(action.wait_s)
+            hit = await self._has_come(action.when)
+            at_s = time.monotonic()
+            self.fault_s = self.fault_s or at_s
+            await self._do(action)
+            self.done.append(Done(action, at_s, hit))
+
+    async def _do(self, action: Action) -> None:
+        stack = self.stack
+        match action.deed:
+            case "freeze decode":
+                stack.signal_scheduler("decode", signal.SIGSTOP)
+            case "thaw decode":
+                stack.signal_scheduler("decode", signal.SIGCONT)
+            case "kill decode":
+                await asyncio.to_thread(stack.kill, "decode")
+            case "kill prefill":
+                await asyncio.to_thread(stack.kill, "prefill")
+            case "start decode":
+                stack.start("decode")
+                await asyncio.to_thread(stack.wait_ready, "decode")
+            case "start prefill":
+                stack.start("prefill")
+                await asyncio.to_thread(stack.wait_ready, "prefill")
+            case "lose links":
+                await asyncio.to_thread(self._lose_links)
+            case "step clock":
+                stack.step_wall_clock(action.amount)
+            case "abort by id":
+                role: Role = "decode" if action.amount else "prefill"
+                rid = self.episode.asked[0].rid
+                with contextlib.suppress(httpx.HTTPError):
+                    await self.client.post(stack.workers[role].url + "/abort_request", json={"rid": rid}, timeout=5)
+
+    def _lose_links(self) -> None:
+        for link in links_between(self.stack.scheduler("prefill"), self.stack.scheduler("decode")):
+            # One that was closed since needs no help.
+            with contextlib.suppress(OSError):
+                lose(link)
+
+    async def ask(self, asked: Asked, prompt: Prompt, began_s: float) -> Outcome:
+        """One request, at its time; it gives up when its bound and a little more is over."""
+        await asyncio.sleep(max(0.0, began_s + asked.at_s - time.monotonic()))
+        give_up = asyncio.Event()
+        sent = time.monotonic()
+        asking = asyncio.create_task(
+            request(self.client, self.stack.url, asked, prompt, give_up=give_up, moment=self.moment)
+        )
+        while not asking.done():
+            await asyncio.wait([asking], timeout=0.25)
+            if time.monotonic() > max(sent, self.fault_s) + self.limit_s + 1.0:
+                give_up.set()
+        return await asking
+
+
+async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
+    """Carry an episode out and watch. The stack is left running, thawed, with its clock right.
+
+    Raises:
+        RuntimeError: a worker that was restarted did not come up.
+    """
+    limit = limit_of(episode, stack.knobs.timers)
+    prompts = prompts_of(episode)
+    unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=None, limits=unlimited) as client:
+        run = Run(stack, episode, limit, client)
+        before = {role: await holdings(client, stack, role) for role in ROLES_THAT_HOLD}
+        watch = Watch(stack)
+        watching = asyncio.create_task(watch.watch(client))
+        began = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(run.act())
+                asking = [group.create_task(run.ask(asked, prompts[asked.rid], began)) for asked in episode.asked]
+            outcomes = tuple(task.result() for task in asking)
+            settled_s, after = await _settle(client, stack, before, fresh=_restarted(run.done))
+            probes = await _probe(client, stack, episode)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            _undo(stack)
+    return Evidence(
+        episode=episode,
+        outcomes=outcomes,
+        done=tuple(run.done),
+        loads=tuple(watch.loads),
+        scrapes=tuple(watch.scrapes),
+        held_before=before,
+        held_after=after,
+        settled_after_s=settled_s,
+        probes=probes,
+        limit_s=limit,
+        began_s=began,
+        ended_s=time.monotonic(),
+    )
+
+
+def _restarted(done: list[Done]) -> set[Role]:
+    names: dict[str, Role] = {"start decode": "decode", "start prefill": "prefill"}
+    return {names[one.action.deed] for one in done if one.action.deed in names}
+
+
+def _undo(stack: FaultStack) -> None:
+    """Whatever happened, nothing stays stopped and the clock is right."""
+    stack.step_wall_clock(0)
+    with contextlib.suppress(LookupError, ProcessLookupError):
+        stack.signal_scheduler("decode", signal.SIGCONT)
+
+
+async def _settle(
+    client: httpx.AsyncClient,
+    stack: FaultStack,
+    before: Mapping[Role, Mapping[str, int] | None],
+    *,
+    fresh: set[Role],
+) -> tuple[float, dict[Role, Mapping[str, int] | None]]:
+    """Wait until both engines hold what they held before, at most SETTLE_WITHIN_S; how long, and what they hold."""
+    began = time.monotonic()
+    while True:
+        after: dict[Role, Mapping[str, int] | None] = {}
+        for role in ROLES_THAT_HOLD:
+            after[role] = await holdings(client, stack, role)
+        waited = time.monotonic() - began
+        if all(after[role] == before[role] for role in ROLES_THAT_HOLD) or waited >= SETTLE_WITHIN_S:
+            return waited, after
+        await asyncio.sleep(0.3)
+
+
+async def _probe(client: httpx.AsyncClient, stack: FaultStack, episode: Episode) -> tuple[Outcome, ...]:
+    """A few further requests, one after the other, each of which must succeed."""
+    rng = random.Random(f"probes {episode.seed}")
+    found = []
+    for number in range(PROBES):
+        prompt = make_prompt(rng, rng.randint(10, 600), ANSWER_TOKENS)
+        asked = Asked(f"probe-{episode.seed}-{number}", 0.0, "generate", number % 2 == 1, len(prompt.text))
+        found.append(await _ask_once(client, stack, asked, prompt))
+    return tuple(found)
+
+
+async def ask_further(stack: FaultStack, count: int) -> int:
+    """How many of `count` further requests, eight at a time, are answered right."""
+    rng = random.Random("further")
+    prompts = [make_prompt(rng, int(10 * 80 ** rng.random()), ANSWER_TOKENS) for _ in range(count)]
+    places = asyncio.Semaphore(8)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(timeout=None, limits=limits) as client:
+
+        async def one(number: int, prompt: Prompt) -> bool:
+            async with places:
+                asked = Asked(f"further-{number}", 0.0, "generate", number % 2 == 1, len(prompt.text))
+                outcome = await _ask_once(client, stack, asked, prompt)
+                return outcome.fate == "answered" and outcome.right
+
+        return sum(await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts))))
+
+
+async def _ask_once(client: httpx.AsyncClient, stack: FaultStack, asked: Asked, prompt: Prompt) -> Outcome:
+    give_up = asyncio.Event()
+    later = asyncio.get_running_loop().call_later(PROBE_WITHIN_S, give_up.set)
+    try:
+        return await request(client, stack.url, asked, prompt, give_up=give_up, moment=_at_once)
+    finally:
+        later.cancel()
+
+
+async def _at_once(_: Moment) -> None:
+    return None
