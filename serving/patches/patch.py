@@ -37,8 +37,9 @@ class Patch:
 
     `needed_by` and `made_for` are PEP 440 specifier sets of SGLang versions: those that have the defect, and those
     that the change fits. A version that needs it and that it does not fit makes the patch FAILED. `only_if` names an
-    environment variable and its value without which the patch is not needed. A `required` patch that FAILED stops the
-    engine, unless SGLANG_DSV4_PATCH_POLICY=warn.
+    environment variable and its value without which the patch is not needed. `relies_on` names the patches without
+    which this one does harm: it is FAILED when one of them is switched off or FAILED. A `required` patch that FAILED
+    stops the engine, unless SGLANG_DSV4_PATCH_POLICY=warn.
     """
 
     name: str
@@ -51,3 +52,4 @@ class Patch:
     upstream: tuple[Upstream, ...]
     required: bool = True
     only_if: tuple[str, str] | None = None
+    relies_on: tuple[str, ...] = ()

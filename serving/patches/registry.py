@@ -118,12 +118,13 @@ def judge_all(environment: Mapping[str, str], patches: Sequence[Patch], version:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return tuple(
+        judged = [
             Standing(patch.name, "skipped", f"switched off by {DISABLED}", patch.required)
             if patch.name in disabled
             else Standing(patch.name, *_judge(patch, environment, version), patch.required)
             for patch in patches
-        )
+        ]
+        return _without_support(patches, judged)
     finally:
         source.forget()
         if collecting:
@@ -166,6 +167,18 @@ def _judge(patch: Patch, environment: Mapping[str, str], version: Version) -> tu
     return "applied", f"SGLang {version} has the defect, and the code that it was written against"
 
 
+def _without_support(patches: Sequence[Patch], judged: Sequence[Standing]) -> tuple[Standing, ...]:
+    """The same standings, but that no patch is applied without those that it relies on."""
+    by_name = {standing.name: standing for standing in judged}
+    for patch in patches:
+        for other in patch.relies_on:
+            if by_name[patch.name].status == "applied" and by_name[other].status in ("skipped", "FAILED"):
+                reason = f"it does harm without {other}, which is {by_name[other].status}"
+                by_name[patch.name] = replace(by_name[patch.name], status="FAILED", reason=reason)
+                return _without_support(patches, tuple(by_name.values()))
+    return tuple(by_name.values())
+
+
 def _is_set_to(value: str, said: str) -> bool:
     return said == value or (value.lower() in _TRUE and said.lower() in _TRUE)
 
@@ -180,25 +193,37 @@ def apply(environment: Mapping[str, str], patches: Sequence[Patch]) -> None:
     policy = policy_of(environment)
     judged = judge_all(environment, patches, installed_version())
     _stop_for_failed(judged, policy)
-    registered: dict[str, tuple[_Prepared, ...]] = {}
-    for index, (patch, standing) in enumerate(zip(patches, judged, strict=True)):
-        if standing.status == "applied":
-            try:
-                registered[patch.name] = tuple(_prepare(hook) for hook in patch.hooks)
-            except Exception as error:  # noqa: BLE001 - importing an engine's module may raise anything; it is reported
-                failed = replace(standing, status="FAILED", reason=_in_one_line(error))
-                judged = (*judged[:index], failed, *judged[index + 1 :])
+    judged, hooks = _prepared(patches, judged)
     _stop_for_failed(judged, policy)
-    _register([prepared for hooks in registered.values() for prepared in hooks])
+    _register([prepared for of_patch in hooks.values() for prepared in of_patch])
 
     def verify() -> None:
         global _standings
-        _standings = tuple(_verified(standing, registered.get(standing.name, ())) for standing in judged)
+        _standings = tuple(_verified(standing, hooks.get(standing.name, ())) for standing in judged)
         _stop_for_failed(_standings, policy)
+        _stop_for_unsupported(patches, _standings)
         if multiprocessing.parent_process() is None:
             _say(_standings)
 
     _after_hooks_are_applied(verify)
+
+
+def _prepared(
+    patches: Sequence[Patch], judged: Sequence[Standing]
+) -> tuple[tuple[Standing, ...], dict[str, tuple[_Prepared, ...]]]:
+    """The same standings, FAILED where a hook cannot be made, and the hooks of those patches that are still applied."""
+    hooks: dict[str, tuple[_Prepared, ...]] = {}
+    standings: list[Standing] = []
+    for patch, standing in zip(patches, judged, strict=True):
+        became = standing
+        if standing.status == "applied":
+            try:
+                hooks[patch.name] = tuple(_prepare(hook) for hook in patch.hooks)
+            except Exception as error:  # noqa: BLE001 - importing an engine's module may raise anything; it is reported
+                became = replace(standing, status="FAILED", reason=_in_one_line(error))
+        standings.append(became)
+    settled = _without_support(patches, standings)
+    return settled, {standing.name: hooks[standing.name] for standing in settled if standing.status == "applied"}
 
 
 def _prepare(hook: Hook) -> _Prepared:
@@ -307,6 +332,16 @@ def _stop_for_failed(standings: Sequence[Standing], policy: Policy) -> None:
             f"dsv4: error: patch {first.name}, which this engine should not run without, FAILED: {first.reason}{also}; "
             f"install sglang=={_PINNED}, or run without it: {DISABLED}={names}, or {POLICY}=warn"
         )
+
+
+def _stop_for_unsupported(patches: Sequence[Patch], standings: Sequence[Standing]) -> None:
+    """Whatever the policy: a patch is in force that does harm without another, which SGLang did not apply."""
+    for standing, supported in zip(standings, _without_support(patches, standings), strict=True):
+        if standing != supported:
+            raise SystemExit(
+                f"dsv4: error: patch {standing.name} is in force, and {supported.reason}; "
+                f"switch it off with {DISABLED}={standing.name}"
+            )
 
 
 def _say(standings: Sequence[Standing]) -> None:

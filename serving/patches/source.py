@@ -116,7 +116,7 @@ def _leads_on(module: str, node: ast.stmt, names: Sequence[str], asked: frozense
         )
     if isinstance(node, ast.ClassDef) and node.name == name and below:
         return any(_leads_on(module, inner, below, asked) for inner in _scope(node)) or any(
-            _binds(module, (*ast.unparse(base).split("."), *below), asked) for base in node.bases
+            _binds(module, (*ast.unparse(base).partition("[")[0].split("."), *below), asked) for base in node.bases
         )
     if below:
         return False

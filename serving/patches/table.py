@@ -48,6 +48,7 @@ def _patch(patch: Patch) -> dict[str, Any]:
         "needed_by": patch.needed_by,
         "made_for": patch.made_for,
         "delete_when": patch.delete_when,
+        "relies_on": list(patch.relies_on),
         "only_if": None if patch.only_if is None else dict([patch.only_if]),
         "hooks": [{"target": hook.target, "kind": hook.kind, "function": hook.function} for hook in patch.hooks],
         "upstream": [
@@ -90,12 +91,15 @@ def markdown(patches: Sequence[Patch]) -> str:
 
 
 def _section(patch: Patch) -> str:
+    relies_on = f"; not without {' and '.join(patch.relies_on)}" if patch.relies_on else ""
     condition = f"; only with `{patch.only_if[0]}={patch.only_if[1]}`" if patch.only_if else ""
     required = "" if patch.required else "\nThe engine runs without it if it FAILED.\n"
     paragraphs = {
         "Defect": patch.defect,
         "Why the change is safe": patch.safe_because,
-        "Versions": f"needed by {_specifiers(patch.needed_by)}; made for {_specifiers(patch.made_for)}{condition}",
+        "Versions": f"needed by {_specifiers(patch.needed_by)}; made for {_specifiers(patch.made_for)}"
+        + condition
+        + relies_on,
         "Delete when": patch.delete_when,
     }
     text = "\n".join(
