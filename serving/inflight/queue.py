@@ -60,9 +60,10 @@ def before_stage_poll(scheduler: Untyped) -> None:
 
 def transfer_failed(original: Untyped, scheduler: Untyped, req: Untyped) -> Untyped:
     """Around the end of a request whose transfer failed: the watchdog's own words and status for its client."""
-    error = original(scheduler, req)
     watchdog = scheduler.dsv4_inflight
-    if watchdog and (message := watchdog.message(req, error)):
+    watchdog.joins(req)
+    error = original(scheduler, req)
+    if message := watchdog.message(req):
         from sglang.srt.disaggregation.utils import prepare_abort
 
         prepare_abort(req, f"{message}. Request {req.rid}, bootstrap room {req.bootstrap_room}.")

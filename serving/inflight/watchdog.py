@@ -26,7 +26,8 @@ ENDED: Final = "inflight timeout"
 """The words that each message of the watchdog begins with."""
 
 OTHER_RANK_S: Final = 1.0
-"""By how much the clocks of two ranks may differ on when a request entered: they enter it in the same pass."""
+"""How much longer the ranks wait that do not answer a client: the one that does has the reason then, and so has its
+decode. It is also by how much two ranks may differ on when a request entered, which they saw in the same pass."""
 
 STATES: Final[tuple[State, ...]] = get_args(State)
 """At the index that is their value in SGLang's KVPoll."""
@@ -50,6 +51,7 @@ class Watchdog:
         self._progress_s = clock()
         self._seen: tuple[object, ...] = ()
         self.is_shown_empty = False
+        self._patience_s, self._is_one_of_many = _place()
         self.timeout_s = timeout_s
         self.ledger: Ledger[Untyped] = Ledger()
         self.fires = 0
@@ -79,7 +81,7 @@ class Watchdog:
         for request in ledger.parked():
             if not request.pending_bootstrap:
                 ledger.start(request, now)
-        for request, entry in ledger.overdue(now, self.timeout_s):
+        for request, entry in ledger.overdue(now, self.timeout_s and self.timeout_s + self._patience_s):
             self._fire(request, entry, now)
         for request, entry in ledger.lease_ended(now):
             self._end(request, entry, f"the lease of this held canary ended after {now - entry.entered_s:.1f} s")
@@ -97,20 +99,24 @@ class Watchdog:
         if done:
             self._show(self._clock())
 
-    def message(self, request: Untyped, error: Exception | None) -> str | None:
-        """What the client of a failed request is told, if it was the watchdog that ended it, on this rank or another.
+    def joins(self, request: Untyped) -> None:
+        """The poll found this request failed: if another rank's watchdog ended it, this rank ends its half as well.
 
-        The rank that ends a request has its reason; the others see the status alone, in the same pass.
+        Only the rank that ends a request has its reason, the others see the status alone. Each decode rank is told by
+        its own prefill rank, and the one that answers the client should have the reason.
         """
         entry = self.ledger.get(request)
-        if entry is None:
-            return None
-        if entry.ended_with is not None:
-            return entry.ended_with
+        if entry is None or entry.ended_with is not None or not self._is_one_of_many or not self.timeout_s:
+            return
         age = self._clock() - entry.entered_s
-        if getattr(error, "is_from_another_rank", False) and self.timeout_s and age >= self.timeout_s - OTHER_RANK_S:
-            return self._reason("unfinished on another rank", age)
-        return None
+        if age < self.timeout_s - OTHER_RANK_S or has_failed_here(request.disagg_kv_sender):
+            return
+        self._end(request, entry, self._reason("unfinished on another rank", age))
+
+    def message(self, request: Untyped) -> str | None:
+        """Why the watchdog ended this request; None if it did not."""
+        entry = self.ledger.get(request)
+        return entry.ended_with if entry else None
 
     def nothing_inflight(self) -> None:
         """A pass over an empty queue: what is still kept or was last shown may have changed."""
@@ -138,8 +144,9 @@ class Watchdog:
 
     def _fire(self, request: Untyped, entry: Entry, now: float) -> None:
         state = state_of(request)
-        if state in ("failed", "success"):
-            # This rank is through with it, and the poll that follows may take it out; another rank's watchdog ends it.
+        if state == "failed" or (state == "success" and not self._is_one_of_many):
+            # The poll that follows takes it out. Among several ranks success on this one is not the end: that it is
+            # still here means that another has not finished.
             return
         age = now - entry.entered_s
         self._end(request, entry, self._reason(f"in state {state}", age))
@@ -162,6 +169,7 @@ class Watchdog:
             sender.abort()
             return
         sender.kv_mgr.conclude_failure(bootstrap_room=sender.bootstrap_room, failure_reason=reason)
+        sender.conclude_state = None
 
     def _reason(self, state: str, age: float) -> str:
         return (
@@ -226,6 +234,23 @@ class Watchdog:
 
         parallel = get_parallel()
         return f"tp{parallel.tp_rank}/pp{parallel.pp_rank}/dp{parallel.dp_rank or 0}"
+
+
+def _place() -> tuple[float, bool]:
+    """(how much longer than the timeout this rank waits, whether others share its requests)."""
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    answers = parallel.attn_tp_rank == 0 and parallel.attn_cp_rank == 0
+    shared = parallel.attn_tp_size * parallel.attn_cp_size * parallel.pp_size > 1
+    return 0.0 if answers else OTHER_RANK_S, shared
+
+
+def has_failed_here(sender: Untyped) -> bool:
+    """Whether this rank has a reason of its own for the failure of this sender's room."""
+    manager = sender.kv_mgr
+    with manager.failure_lock:
+        return sender.bootstrap_room in manager.failure_records
 
 
 def rid_hash(rid: str) -> int:
