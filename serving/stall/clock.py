@@ -27,6 +27,11 @@ class StallClock:
         """Whether it has ever been seen to move. One that has not may be one whose moves cannot be seen."""
         return self._moved_s is not None
 
+    @property
+    def still_s(self) -> float:
+        """For how long it has been watched not to move, in seconds; 0 of one that was never seen to move."""
+        return self._watched_s - self._moved_s if self._moved_s is not None else 0.0
+
     def look(self, now_s: float, shown: object, pending: Iterable[str]) -> None:
         """At `now_s` the scheduler shows this, which changes whenever it moves, and has these requests.
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from serving import limits
 from serving.stall.clock import StallClock, every_s
+from serving.stall.other_half import give_up
 from serving.untyped import Untyped
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,9 @@ class Watch:
         self._every_s = every_s(limit_s)
         self._stall = StallClock(self._every_s)
         self._loads: Loads | None = None
+        self._telling: set[asyncio.Future[None]] = set()
+        mode = manager.disaggregation_mode.value
+        self._role = "unified" if mode == "null" else mode
         self._unseen_looks = 0
 
     async def run(self) -> None:
@@ -95,8 +99,19 @@ class Watch:
         self._stall.look(self._clock(), self._shown(), pending)
         if pending and not self._stall.has_moved:
             self._say_unseen()
+        server = self._manager.bootstrap_server
+        if server is not None:
+            server.dsv4_scheduler_stalled = self._stall.still_s >= self._limit_s
+        rooms: dict[tuple[str, int], list[int]] = {}
         for rid, waited_s in self._stall.overdue(self._limit_s).items():
+            request = self._manager.rid_to_state[rid].obj
             self._end(rid, waited_s)
+            if self._role == "decode" and isinstance(request.bootstrap_port, int):
+                rooms.setdefault((request.bootstrap_host, request.bootstrap_port), []).append(request.bootstrap_room)
+        for (host, port), given_up in rooms.items():
+            telling = asyncio.get_running_loop().run_in_executor(None, give_up, host, port, given_up)
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
 
     def _shown(self) -> object:
         if self._loads is None:
@@ -117,15 +132,13 @@ class Watch:
     def _end(self, rid: str, waited_s: float) -> None:
         from sglang.srt.managers.io_struct import AbortReq
 
-        role = self._manager.disaggregation_mode.value
-        role = "unified" if role == "null" else role
         message = (
-            f"{ENDED}: the scheduler of this {role} worker has not moved for {waited_s:.1f} s with this request in it, "
-            f"and the limit is {self._limit_s:g} s ({LIMIT}); the request was ended. Look at the scheduler process: if "
-            "it is stopped or hangs, restart the worker; then send the request again"
+            f"{ENDED}: the scheduler of this {self._role} worker has not moved for {waited_s:.1f} s while it had this "
+            f"request, and the limit is {self._limit_s:g} s ({LIMIT}); the request was ended. Look at the scheduler "
+            "process: if it is stopped or hangs, restart the worker; then send the request again"
         )
         logger.warning(
-            "dsv4 scheduler stall rid=%s role=%s waited_s=%.3f limit_s=%g", rid, role, waited_s, self._limit_s
+            "dsv4 scheduler stall rid=%s role=%s waited_s=%.3f limit_s=%g", rid, self._role, waited_s, self._limit_s
         )
         # First the abort, which a scheduler that goes on finds before anything newer; then our own answer, after which
         # the manager no longer knows the request.
