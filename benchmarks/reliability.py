@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.stack.faults.checks import failures, gauge_frozen, pinned_for_s
+from tests.stack.faults.checks import failures, gauge_frozen_s, pinned_for_s
 from tests.stack.faults.episodes import Evidence, ask_further, run_episode
 from tests.stack.faults.plan import FAULTS, Episode, Fault, fault_of, plan_episode
 from tests.stack.faults.stack import FaultStack, Knobs, start_stack
@@ -29,7 +29,6 @@ COLUMNS = (
     *("fault", "episodes", "passed", "requests", "answered right", "wrong answers"),
     *("refused", "went away", "no answer", "slowest answer", "longest pin"),
 )
-GAUGE_FROZEN_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Line:
     slowest_s: float
     limit_s: float
     pinned_s: float
-    gauge_frozen: bool
+    gauge_frozen_s: float
     settled_s: float
     took_s: float
     failed: tuple[str, ...]
@@ -66,7 +65,7 @@ def line_of(evidence: Evidence, knobs: Knobs) -> Line:
         slowest_s=round(max(waits), 1),
         limit_s=round(evidence.limit_s, 1),
         pinned_s=round(pinned_for_s(evidence.loads), 1),
-        gauge_frozen=gauge_frozen(evidence, for_s=GAUGE_FROZEN_S),
+        gauge_frozen_s=round(gauge_frozen_s(evidence), 1),
         settled_s=round(evidence.settled_after_s, 1),
         took_s=round(evidence.ended_s - evidence.began_s, 1),
         failed=tuple(sorted({failure.code for failure in found})),
@@ -86,7 +85,7 @@ def broken_line(episode: Episode, knobs: Knobs, error: BaseException, took_s: fl
         slowest_s=0.0,
         limit_s=0.0,
         pinned_s=0.0,
-        gauge_frozen=False,
+        gauge_frozen_s=0.0,
         settled_s=0.0,
         took_s=round(took_s, 1),
         failed=("BROKEN",),

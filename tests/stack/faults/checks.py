@@ -10,6 +10,9 @@ from tests.stack.faults.observe import Load
 FRESH_S = 1.0
 """By how much our figures may lag behind what is there."""
 
+NEAR_S = 0.5
+"""Counts that are so near a sample in time are what it may say."""
+
 POLL_S = 2.0
 """The grace of the issue's bound: deadline + 2 s."""
 
@@ -96,18 +99,38 @@ def failed_probes(probes: Sequence[Outcome]) -> Iterator[Failure]:
 
 
 def stale(evidence: Evidence) -> Iterator[Failure]:
-    """A figure of ours that was not true at any moment of the second before or after it was told."""
-    truth = evidence.loads
-    counts = [(load.asked_s, load.told_s, load.ours) for load in truth if load.ours is not None]
-    scraped = [(one.asked_s, one.told_s, one.ours) for one in evidence.scrapes if one.ours is not None]
-    for source, samples in (("/v1/loads", counts), ("/metrics", scraped)):
-        for asked, told, ours in samples:
-            near = [
-                load.inflight for load in truth if asked - FRESH_S <= load.told_s and load.asked_s <= told + FRESH_S
-            ]
-            if near and not min(near) <= ours <= max(near):
-                at = f"{told - evidence.began_s:.1f} s"
-                yield Failure("STALE", f"{source} said {ours:g} inflight at {at}, where there were {sorted(set(near))}")
+    """A figure of ours that was not true for longer than FRESH_S."""
+    loads = [(load.told_s, load.ours) for load in evidence.loads]
+    scrapes = [(scrape.told_s, scrape.ours) for scrape in evidence.scrapes]
+    for source, samples in (("/v1/loads", loads), ("/metrics", scrapes)):
+        for since, until, said in untrue(samples, evidence.loads):
+            if until - since >= FRESH_S:
+                when = f"{since - evidence.began_s:.1f} to {until - evidence.began_s:.1f} s"
+                yield Failure("STALE", f"{source} said {said:g} inflight from {when}, which was not so")
+
+
+def untrue(
+    samples: Sequence[tuple[float, float | None]], truth: Sequence[Load]
+) -> Iterator[tuple[float, float, float]]:
+    """The stretches in which a figure stayed as it was and was not true: since, until, what it said.
+
+    What was true near a sample is every figure from the least to the most that was counted then: between two counts
+    a request may come and go.
+    """
+    since: float | None = None
+    said = 0.0
+    last = 0.0
+    for told, ours in samples:
+        near = [load.inflight for load in truth if abs(load.told_s - told) <= NEAR_S]
+        wrong = ours is not None and bool(near) and not min(near) <= ours <= max(near)
+        if since is not None and (not wrong or ours != said):
+            yield since, last, said
+            since = None
+        if wrong and since is None and ours is not None:
+            since, said = told, ours
+        last = told
+    if since is not None:
+        yield since, last, said
 
 
 def held_unseen(evidence: Evidence, timeout_s: float) -> Iterator[Failure]:
@@ -128,20 +151,10 @@ def name_of(outcome: Outcome) -> str:
     return f"{asked.rid} ({asked.api}{stream}, {len(outcome.prompt.text)} tokens)"
 
 
-def gauge_frozen(evidence: Evidence, *, for_s: float) -> bool:
-    """Whether SGLang's own gauge said another figure than was true for so long on end, without changing."""
-    began: float | None = None
-    value: float | None = None
-    for scrape in evidence.scrapes:
-        near = [load.inflight for load in evidence.loads if abs(load.told_s - scrape.told_s) <= FRESH_S]
-        wrong = bool(near) and scrape.gauge is not None and scrape.gauge not in near
-        if not wrong:
-            began, value = None, None
-        elif began is None or scrape.gauge != value:
-            began, value = scrape.told_s, scrape.gauge
-        elif scrape.told_s - began >= for_s:
-            return True
-    return False
+def gauge_frozen_s(evidence: Evidence) -> float:
+    """For how long on end SGLang's own gauge stayed at a figure that was not true, at the longest."""
+    samples = [(scrape.told_s, scrape.gauge) for scrape in evidence.scrapes]
+    return max((until - since for since, until, _ in untrue(samples, evidence.loads)), default=0.0)
 
 
 def pinned_for_s(loads: Sequence[Load]) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import random
 import signal
 import time
@@ -23,7 +24,7 @@ MOMENT_WITHIN_S = 8.0
 UNDER_WAY_BYTES = 20_000
 """So many bytes between the schedulers are a transfer; handshakes and polls are hundreds."""
 
-TOKENS_PER_S = 1200.0
+TOKENS_PER_S = 2500.0
 """What this stack prefills and moves at least, on two cores that it shares with another one."""
 
 SETTLE_WITHIN_S = 20.0
@@ -88,7 +89,7 @@ class Run:
     client: httpx.AsyncClient
     done: list[Done] = field(default_factory=list)
     fault_s: float = 0.0
-    _baseline: int | None = None
+    _schedulers: dict[Role, int] = field(default_factory=dict)
 
     async def moment(self, when: Moment) -> None:
         """Return when the moment has come, or after MOMENT_WITHIN_S."""
@@ -116,23 +117,24 @@ class Run:
 
     def _transfer_begins(self, deadline: float) -> bool:
         """Whether bytes begin to move between the schedulers before `deadline`."""
-        try:
-            pids = self.stack.scheduler("prefill"), self.stack.scheduler("decode")
-        except LookupError:
-            return False
-        before: int | None = None
         while time.monotonic() < deadline:
             # Connections come and go with the peers; a sum over others than before says nothing.
-            with contextlib.suppress(OSError):
-                links = links_between(*pids)
-                for _ in range(40):
+            with contextlib.suppress(OSError, KeyError):
+                links = links_between(self._schedulers["prefill"], self._schedulers["decode"])
+                before = moved_bytes(links)
+                for _ in range(50):
+                    time.sleep(0.002)
                     now = moved_bytes(links)
-                    if before is not None and now - before >= UNDER_WAY_BYTES:
+                    if now - before >= UNDER_WAY_BYTES:
                         return True
                     before = now
-                    time.sleep(0.004)
-                before = None
         return False
+
+    def look_up_schedulers(self) -> None:
+        """Which processes they are now: looked up ahead, because what is done to one has its moment in milliseconds."""
+        for role in ROLES_THAT_HOLD:
+            with contextlib.suppress(LookupError, KeyError):
+                self._schedulers[role] = self.stack.scheduler(role)
 
     async def act(self) -> None:
         """Carry the actions out, one after the other."""
@@ -148,9 +150,9 @@ class Run:
         stack = self.stack
         match action.deed:
             case "freeze decode":
-                stack.signal_scheduler("decode", signal.SIGSTOP)
+                os.kill(self._schedulers["decode"], signal.SIGSTOP)
             case "thaw decode":
-                stack.signal_scheduler("decode", signal.SIGCONT)
+                os.kill(self._schedulers["decode"], signal.SIGCONT)
             case "kill decode":
                 await asyncio.to_thread(stack.kill, "decode")
             case "kill prefill":
@@ -158,9 +160,11 @@ class Run:
             case "start decode":
                 stack.start("decode")
                 await asyncio.to_thread(stack.wait_ready, "decode")
+                self.look_up_schedulers()
             case "start prefill":
                 stack.start("prefill")
                 await asyncio.to_thread(stack.wait_ready, "prefill")
+                self.look_up_schedulers()
             case "lose links":
                 await asyncio.to_thread(self._lose_links)
             case "step clock":
@@ -172,7 +176,7 @@ class Run:
                     await self.client.post(stack.workers[role].url + "/abort_request", json={"rid": rid}, timeout=5)
 
     def _lose_links(self) -> None:
-        for link in links_between(self.stack.scheduler("prefill"), self.stack.scheduler("decode")):
+        for link in links_between(self._schedulers["prefill"], self._schedulers["decode"]):
             # One that was closed since needs no help.
             with contextlib.suppress(OSError):
                 lose(link)
@@ -203,6 +207,7 @@ async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
     unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=None, limits=unlimited) as client:
         run = Run(stack, episode, limit, client)
+        run.look_up_schedulers()
         before = {role: await holdings(client, stack, role) for role in ROLES_THAT_HOLD}
         watch = Watch(stack)
         watching = asyncio.create_task(watch.watch(client))
@@ -212,7 +217,7 @@ async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
                 group.create_task(run.act())
                 asking = [group.create_task(run.ask(asked, prompts[asked.rid], began)) for asked in episode.asked]
             outcomes = tuple(task.result() for task in asking)
-            settled_s, after = await _settle(client, stack, before, fresh=_restarted(run.done))
+            settled_s, after = await _settle(client, stack, before)
             probes = await _probe(client, stack, episode)
         finally:
             watching.cancel()
@@ -234,11 +239,6 @@ async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
     )
 
 
-def _restarted(done: list[Done]) -> set[Role]:
-    names: dict[str, Role] = {"start decode": "decode", "start prefill": "prefill"}
-    return {names[one.action.deed] for one in done if one.action.deed in names}
-
-
 def _undo(stack: FaultStack) -> None:
     """Whatever happened, nothing stays stopped and the clock is right."""
     stack.step_wall_clock(0)
@@ -250,8 +250,6 @@ async def _settle(
     client: httpx.AsyncClient,
     stack: FaultStack,
     before: Mapping[Role, Mapping[str, int] | None],
-    *,
-    fresh: set[Role],
 ) -> tuple[float, dict[Role, Mapping[str, int] | None]]:
     """Wait until both engines hold what they held before, at most SETTLE_WITHIN_S; how long, and what they hold."""
     began = time.monotonic()
