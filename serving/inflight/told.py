@@ -21,10 +21,27 @@ def before_opening(
     here.forget(bootstrap_room)
 
 
+def before_send(sender: Untyped, *_: object, **__: object) -> None:
+    """Before a chunk is queued: remember which decodes it goes to, which a worker forgets once the last one is sent."""
+    if not hasattr(sender, "dsv4_targets"):
+        sender.dsv4_targets = sender.kv_mgr._room_notify_targets(sender.bootstrap_room)
+
+
+def end_room(sender: Untyped, reason: str) -> None:
+    """Fail a sender's room, for this reason, and tell its decodes.
+
+    Among several ranks one may have finished its part, and has cached that: the poll that follows looks again.
+    """
+    manager, room = sender.kv_mgr, sender.bootstrap_room
+    targets = manager._room_notify_targets(room) or getattr(sender, "dsv4_targets", [])
+    manager.conclude_failure(bootstrap_room=room, failure_reason=reason, targets=targets)
+    sender.conclude_state = None
+
+
 def abort(original: Untyped, sender: Untyped) -> None:
     """Around the abort of a request on prefill: SGLang marks it here alone, and decode would wait for its own timer."""
     if sender.conclude_state is None:
-        sender.kv_mgr.conclude_failure(bootstrap_room=sender.bootstrap_room, failure_reason="Aborted by AbortReq.")
+        end_room(sender, "Aborted by AbortReq.")
     original(sender)
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final, get_args
 
-from serving.inflight import hold, settle, timeout
+from serving.inflight import hold, settle, timeout, told
 from serving.inflight.ledger import Entry, Ledger
 from serving.inflight.report import Inflight, Outcome, Report, State
 from serving.untyped import Untyped
@@ -168,8 +168,7 @@ class Watchdog:
         if entry.health_check:
             sender.abort()
             return
-        sender.kv_mgr.conclude_failure(bootstrap_room=sender.bootstrap_room, failure_reason=reason)
-        sender.conclude_state = None
+        told.end_room(sender, reason)
 
     def _reason(self, state: str, age: float) -> str:
         return (

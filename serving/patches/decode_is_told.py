@@ -21,6 +21,9 @@ PATCH = Patch(
             "before",
             "serving.inflight.told:before_opening",
         ),
+        Hook(
+            "sglang.srt.disaggregation.common.conn.CommonKVSender.send", "before", "serving.inflight.told:before_send"
+        ),
         Hook("sglang.srt.disaggregation.common.conn.CommonKVSender.abort", "around", "serving.inflight.told:abort"),
         Hook(
             "sglang.srt.disaggregation.common.conn.CommonKVSender.clear", "before", "serving.inflight.told:before_clear"
@@ -43,6 +46,7 @@ PATCH = Patch(
     ),
     upstream=(
         Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.__init__", ("81e4081d5377",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.send", ("2c7d8f6805df",)),
         Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.abort", ("e4b4f9d4cf30",)),
         Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.clear", ("5b7d591f8809",)),
         Upstream(
