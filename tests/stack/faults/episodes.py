@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import httpx
@@ -140,40 +140,55 @@ class Run:
         """Carry the actions out, one after the other."""
         for action in self.episode.actions:
             await asyncio.sleep(action.wait_s)
-            hit = await self._has_come(action.when)
-            at_s = time.monotonic()
-            self.fault_s = self.fault_s or at_s
-            await self._do(action)
-            self.done.append(Done(action, at_s, hit))
+            strike = self._strike_of(action)
+            if strike is not None and action.when == "transfer":
+                # In the thread that sees the bytes: a transfer is over in tens of milliseconds.
+                done = await asyncio.to_thread(self._strike_in_transfer, action, strike)
+            else:
+                hit = await self._has_come(action.when)
+                done = Done(action, time.monotonic(), hit)
+                if strike is not None:
+                    await asyncio.to_thread(strike)
+                else:
+                    await self._do(action)
+            self.fault_s = self.fault_s or done.at_s
+            self.done.append(done)
 
-    async def _do(self, action: Action) -> None:
+    def _strike_in_transfer(self, action: Action, strike: Callable[[], None]) -> Done:
+        hit = self._transfer_begins(time.monotonic() + MOMENT_WITHIN_S)
+        done = Done(action, time.monotonic(), hit)
+        strike()
+        return done
+
+    def _strike_of(self, action: Action) -> Callable[[], None] | None:
+        """What is done in one blow, without a question to an engine; None for what is not."""
         stack = self.stack
         match action.deed:
             case "freeze decode":
-                os.kill(self._schedulers["decode"], signal.SIGSTOP)
+                return lambda: os.kill(self._schedulers["decode"], signal.SIGSTOP)
             case "thaw decode":
-                os.kill(self._schedulers["decode"], signal.SIGCONT)
+                return lambda: os.kill(self._schedulers["decode"], signal.SIGCONT)
             case "kill decode":
-                await asyncio.to_thread(stack.kill, "decode")
+                return lambda: stack.kill("decode")
             case "kill prefill":
-                await asyncio.to_thread(stack.kill, "prefill")
-            case "start decode":
-                stack.start("decode")
-                await asyncio.to_thread(stack.wait_ready, "decode")
-                self.look_up_schedulers()
-            case "start prefill":
-                stack.start("prefill")
-                await asyncio.to_thread(stack.wait_ready, "prefill")
-                self.look_up_schedulers()
+                return lambda: stack.kill("prefill")
             case "lose links":
-                await asyncio.to_thread(self._lose_links)
+                return self._lose_links
             case "step clock":
-                stack.step_wall_clock(action.amount)
-            case "abort by id":
-                role: Role = "decode" if action.amount else "prefill"
-                rid = self.episode.asked[0].rid
-                with contextlib.suppress(httpx.HTTPError):
-                    await self.client.post(stack.workers[role].url + "/abort_request", json={"rid": rid}, timeout=5)
+                return lambda: stack.step_wall_clock(action.amount)
+        return None
+
+    async def _do(self, action: Action) -> None:
+        if action.deed == "abort by id":
+            role: Role = "decode" if action.amount else "prefill"
+            with contextlib.suppress(httpx.HTTPError):
+                url = self.stack.workers[role].url
+                await self.client.post(f"{url}/abort_request", json={"rid": self.episode.asked[0].rid}, timeout=5)
+            return
+        restarted: Role = "decode" if action.deed == "start decode" else "prefill"
+        self.stack.start(restarted)
+        await asyncio.to_thread(self.stack.wait_ready, restarted)
+        self.look_up_schedulers()
 
     def _lose_links(self) -> None:
         for link in links_between(self._schedulers["prefill"], self._schedulers["decode"]):

@@ -133,8 +133,9 @@ class FaultStack:
     def kill(self, role: Role) -> None:
         """End a role as a crash would, with all its processes; stopped ones too."""
         process = self.running.pop(role)
-        everything = {process.pid, *descendants(processes(HOST), [process.pid])}
-        for pid in everything:
+        # Its children would end with it, each when it notices; a crash takes all at once.
+        table = processes(HOST)
+        for pid in {process.pid, *descendants(table, [process.pid])}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait(10)
