@@ -1,0 +1,277 @@
+"""Rules that the status of a room has to follow, tried on the managers of the SGLang of this interpreter.
+
+    python -m tests.status_properties
+
+The classes are SGLang's own; only their maps are made here. Every step of a thread through the map of statuses is a
+point at which another thread may be next, and hypothesis chooses which. It says as JSON what it found: for each class,
+as it is and patched, with one thread and with several, the shortest way to break each rule, null where it found none.
+"""
+
+import contextlib
+import functools
+import itertools
+import json
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from hypothesis import find, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+from serving.transfer.statuses import BOOTSTRAPPING, FAILED, SUCCESS, TRANSFERRING, WAITING_FOR_INPUT, keep_statuses
+
+CLEAR = -1
+"""What a thread may do beside giving the room one of the statuses."""
+ROOM = 7
+NAMES = {
+    None: "gone",
+    CLEAR: "clear",
+    FAILED: "Failed",
+    BOOTSTRAPPING: "Bootstrapping",
+    WAITING_FOR_INPUT: "WaitingForInput",
+    TRANSFERRING: "Transferring",
+    SUCCESS: "Success",
+}
+_STEP_WITHIN_S = 30.0
+
+History = list[int | None]
+"""What the status was after each write, None for no such room."""
+Rule = Callable[[int | None, int | None], bool]
+"""Whether a status may come after another."""
+
+
+def failed_stays(before: int | None, after: int | None) -> bool:
+    return before != FAILED or after in (FAILED, None)
+
+
+def success_stays(before: int | None, after: int | None) -> bool:
+    return before != SUCCESS or after in (SUCCESS, None)
+
+
+def gone_stays(before: int | None, after: int | None) -> bool:
+    return before is not None or after in (BOOTSTRAPPING, WAITING_FOR_INPUT, None)
+
+
+def never_back(before: int | None, after: int | None) -> bool:
+    return before is None or after in (FAILED, None) or before in (FAILED, SUCCESS) or after >= before
+
+
+RULES = (failed_stays, success_stays, gone_stays, never_back)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What the room has been through, what each thread then does with it, and whose turn it is at each step."""
+
+    before: tuple[int, ...]
+    threads: tuple[tuple[int, ...], ...]
+    turns: tuple[int, ...]
+
+    def __str__(self) -> str:
+        programs = (", ".join(NAMES[act] for act in acts) for acts in self.threads)
+        turns = "" if len(self.threads) == 1 else f" (turns {''.join(map(str, self.turns))})"
+        return f"{NAMES[self.before[-1]]}; " + " || ".join(programs) + turns
+
+
+class Turns:
+    """Lets one thread run at a time, from one step to the next, in the order of an episode."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        self._order = iter(order)
+        self._go: dict[int, threading.Semaphore] = {}
+        self._back = threading.Semaphore(0)
+        self._at = threading.local()
+
+    def run(self, programs: Sequence[Callable[[], None]]) -> None:
+        """Run all programs to their end."""
+        alive = list(range(len(programs)))
+        done: set[int] = set()
+
+        def thread(number: int) -> None:
+            self._at.number = number
+            self._wait_for(self._go[number])
+            programs[number]()
+            done.add(number)
+            self._back.release()
+
+        self._go = {number: threading.Semaphore(0) for number in alive}
+        threads = [threading.Thread(target=thread, args=(number,), daemon=True) for number in alive]
+        for started in threads:
+            started.start()
+        while alive:
+            number = alive[next(self._order, 0) % len(alive)]
+            self._go[number].release()
+            self._wait_for(self._back)
+            alive = [other for other in alive if other not in done]
+
+    def step(self) -> None:
+        """Called by a program: others may run now."""
+        number = getattr(self._at, "number", None)
+        if number is not None:
+            self._back.release()
+            self._wait_for(self._go[number])
+
+    @staticmethod
+    def _wait_for(semaphore: threading.Semaphore) -> None:
+        if not semaphore.acquire(timeout=_STEP_WITHIN_S):
+            raise TimeoutError("a thread of this test did not give its turn back")
+
+
+def stepped(statuses: Any, turns: Turns, history: History) -> Any:
+    """The same map, with a step before each access, and every status noted that it takes on."""
+    kind: Any = type(statuses)
+
+    class Stepped(kind):  # type: ignore[misc]  # a class known at run time
+        def get(self, *args: Any) -> Any:
+            turns.step()
+            return super().get(*args)
+
+        def __contains__(self, room: object) -> bool:
+            turns.step()
+            return bool(super().__contains__(room))
+
+        def __getitem__(self, room: int) -> Any:
+            turns.step()
+            return super().__getitem__(room)
+
+        def __setitem__(self, room: int, status: int) -> None:
+            turns.step()
+            super().__setitem__(room, status)
+            history.append(super().get(ROOM))
+
+        def pop(self, *args: Any) -> Any:
+            turns.step()
+            popped = super().pop(*args)
+            history.append(super().get(ROOM))
+            return popped
+
+    if isinstance(statuses, dict):
+        return Stepped(statuses)
+    statuses.__class__ = Stepped
+    return statuses
+
+
+@dataclass(frozen=True)
+class Case:
+    """A class of managers, and how the map is made that it keeps statuses in."""
+
+    name: str
+    kind: type[Any]
+    make_map: Callable[[], Any] = dict
+
+
+def bare(case: Case) -> Any:
+    """A manager that has what its `update_status` needs on any version, and nothing else."""
+    manager = object.__new__(case.kind)
+    manager.request_status = case.make_map()
+    manager._deferred_ack_targets = {}
+    manager._deferred_ack_poisoned_rooms = set()
+    manager._staging_outstanding = {}
+    return manager
+
+
+def play(case: Case, episode: Episode, *, patched: bool) -> History:
+    """What becomes of a room."""
+    manager = bare(case)
+    if patched:
+        keep_statuses(None, manager)
+    for status in episode.before:
+        manager.update_status(ROOM, status)
+    history: History = [manager.request_status.get(ROOM)]
+    turns = Turns(episode.turns)
+    manager.request_status = stepped(manager.request_status, turns, history)
+
+    def program(acts: Sequence[int]) -> Callable[[], None]:
+        def act_all() -> None:
+            for act in acts:
+                if act == CLEAR:
+                    manager.request_status.pop(ROOM, None)
+                else:
+                    # Up to 0.5.19 it raises if the room is cleared while it looks: no status is written then.
+                    with contextlib.suppress(KeyError):
+                        manager.update_status(ROOM, act)
+
+        return act_all
+
+    turns.run([program(acts) for acts in episode.threads])
+    return history
+
+
+def episodes(threads: int) -> st.SearchStrategy[Episode]:
+    """For so many threads."""
+    acts = st.sampled_from([BOOTSTRAPPING, WAITING_FOR_INPUT, TRANSFERRING, SUCCESS, FAILED, CLEAR])
+    before = st.sampled_from([(BOOTSTRAPPING, status) for status in (BOOTSTRAPPING, TRANSFERRING, SUCCESS, FAILED)])
+    programs = st.lists(st.lists(acts, min_size=1, max_size=3).map(tuple), min_size=threads, max_size=threads)
+    turns = st.lists(st.integers(0, threads - 1), max_size=12 * (threads - 1)).map(tuple)
+    return st.builds(Episode, before, programs.map(tuple), turns)
+
+
+@functools.cache
+def breaking(case: Case, rule: Rule, *, threads: int, patched: bool) -> str | None:
+    """The shortest episode found in which the rule is broken, and what became of the room; None if there was none."""
+
+    def is_broken(episode: Episode) -> bool:
+        return not all(itertools.starmap(rule, itertools.pairwise(play(case, episode, patched=patched))))
+
+    chosen = settings(max_examples=200 * threads, derandomize=True, database=None, deadline=None)
+    try:
+        found = find(episodes(threads), is_broken, settings=chosen)
+    except NoSuchExample:
+        return None
+    became = (NAMES[status] for status in play(case, found, patched=patched))
+    return f"{found}: {' -> '.join(became)}"
+
+
+def findings(cases: Sequence[Case]) -> Iterator[tuple[str, Any]]:
+    """For SGLang as it is, then patched. Cases that share a method and a kind of map share what is found."""
+    share = {(case.kind.update_status, case.make_map): case for case in reversed(cases)}
+    for name, patched in (("stock", False), ("patched", True)):
+        yield (
+            name,
+            {
+                case.name: {
+                    label: {
+                        rule.__name__: breaking(
+                            share[case.kind.update_status, case.make_map], rule, threads=threads, patched=patched
+                        )
+                        for rule in RULES
+                    }
+                    for label, threads in (("one thread", 1), ("two threads", 2))
+                }
+                for case in cases
+            },
+        )
+
+
+def main() -> None:
+    """Say what was found."""
+    warnings.simplefilter("ignore")  # SGLang's, of kernels that this machine has no use for
+    from sglang.srt.disaggregation.common import conn
+    from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager
+    from sglang.srt.disaggregation.nixl.conn import NixlKVManager
+
+    cases = [
+        Case("CommonKVManager", conn.CommonKVManager),
+        Case("NixlKVManager", NixlKVManager),
+        Case("MooncakeKVManager", MooncakeKVManager),
+    ]
+    if hasattr(conn, "PPConsensusStore"):
+
+        def store_of_first_stage() -> Any:
+            store = object.__new__(conn.PPConsensusStore)
+            store._pp_rank = 0
+            store._local_map = {}
+            store._cache_lock = threading.Lock()
+            return store
+
+        cases.append(Case("CommonKVManager with pipeline stages", conn.CommonKVManager, store_of_first_stage))
+    json.dump({"sglang": version("sglang"), **dict(findings(cases))}, sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()
