@@ -52,12 +52,15 @@ def wrong_answers(outcomes: Sequence[Outcome]) -> Iterator[Failure]:
 
 
 def unanswered(evidence: Evidence) -> Iterator[Failure]:
-    """A client that waited longer than the bound, or whose answer ended without a word."""
+    """A client that waited longer than the bound, or whose answer ended without a word although nobody was killed."""
     fault_s = evidence.done[0].at_s if evidence.done else 0.0
+    killed = any(done.action.deed in ("kill decode", "kill prefill") for done in evidence.done)
     for outcome in evidence.outcomes:
         waited = outcome.ended_s - max(outcome.sent_s, fault_s)
         if outcome.fate == "no answer":
             yield Failure("NO_ANSWER", f"{name_of(outcome)}: nothing in {waited:.1f} s")
+        elif outcome.fate == "cut off" and not killed:
+            yield Failure("CUT_OFF", f"{name_of(outcome)}: {outcome.status} {outcome.error[:300]}")
         elif waited > evidence.limit_s:
             yield Failure("LATE_ANSWER", f"{name_of(outcome)}: {waited:.1f} s, and the bound is {evidence.limit_s:.1f}")
 
