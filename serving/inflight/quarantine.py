@@ -10,11 +10,15 @@ import logging
 import time
 from collections.abc import Callable
 
+from serving.inflight import pipeline
 from serving.untyped import Untyped
 
 logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 1.0
+
+LOST_S = 30.0
+"""How long the pages of a dead prefill's request are kept, for what is on the way: SGLang's own default."""
 
 REMEMBERED_S = 600.0
 """For how long a room of a dead prefill is known as such: it is held within a pass, and for 30 s."""
@@ -28,6 +32,8 @@ class Quarantine:
         self._lost: dict[str, float] = {}
         self._lost_rooms: dict[int, float] = {}
         self._said: set[int] = set()
+        self.agreed: set[str] = set()
+        """The requests of a pipeline whose transfers are over on all stages."""
 
     def prefill_lost(self, address: str, rooms: list[int]) -> None:
         """The prefill at this address is dead; these rooms were open with it."""
@@ -60,6 +66,14 @@ class Quarantine:
         self._said &= {entry[0].req.bootstrap_room for entry in kept}
         return kept
 
+    def drained(self, held: list[Untyped], now_s: float) -> list[bool]:
+        """Which of the engine's held releases could be done as far as this rank knows."""
+        return [
+            request.kv_receiver.kv_mgr.is_abort_release_safe(request.req.bootstrap_room, acknowledgements)
+            or (now_s >= start + LOST_S and self._is_lost(request, request.req.bootstrap_room, start))
+            for request, start, _, _, acknowledgements in held
+        ]
+
     def _is_lost(self, request: Untyped, room: int, start_s: float) -> bool:
         address = request.kv_receiver.bootstrap_addr
         return room in self._lost_rooms or self._lost.get(address, float("-inf")) >= start_s
@@ -69,10 +83,42 @@ here = Quarantine()
 """That of the decode scheduler in this process, which has one at most."""
 
 
-def before_resolving(queue: Untyped) -> None:
-    """Before decode frees what was acknowledged or has waited long enough."""
-    if queue._deferred_releases:
-        queue._deferred_releases = here.postpone(queue._deferred_releases, time.monotonic())
+def resolve(original: Untyped, queue: Untyped) -> None:
+    """Around decode's release of what was acknowledged or has waited long enough."""
+    if not queue._deferred_releases:
+        return
+    if pipeline.is_pipeline(queue.scheduler):
+        _resolve_agreed(original, queue)
+        return
+    queue._deferred_releases = here.postpone(queue._deferred_releases, time.monotonic())
+    original(queue)
+
+
+def _resolve_agreed(original: Untyped, queue: Untyped) -> None:
+    """In a pipeline: what all stages agreed on, and nothing else."""
+    held = queue._deferred_releases
+    agreed = [entry for entry in held if entry[0].req.rid in here.agreed]
+    if not agreed:
+        return
+    # Its deadline is over by agreement, which makes the engine release it whatever this rank knows.
+    queue._deferred_releases = [(entry[0], entry[1], entry[1], *entry[3:]) for entry in agreed]
+    original(queue)
+    here.agreed -= {entry[0].req.rid for entry in agreed}
+    queue._deferred_releases = [*queue._deferred_releases, *(entry for entry in held if entry not in agreed)]
+
+
+def drained_ids(queue: Untyped) -> list[str]:
+    """The requests that this stage of a decode pipeline keeps pages for and could free."""
+    from sglang.srt.disaggregation.utils import all_reduce_flags
+
+    held = queue._deferred_releases
+    if not held:
+        return []
+    import torch.distributed as dist
+
+    flags = [int(flag) for flag in here.drained(held, time.monotonic())]
+    agreed = all_reduce_flags(flags=flags, group=queue.gloo_group, op=dist.ReduceOp.MIN)
+    return [entry[0].req.rid for entry, is_drained in zip(held, agreed, strict=True) if is_drained]
 
 
 def before_node_failure(manager: Untyped, failed_bootstrap_addr: str) -> None:

@@ -46,7 +46,11 @@ def inflight_pass(original: Untyped, scheduler: Untyped, rids_to_check: list[str
         if not watchdog.is_shown_empty or settle.here:
             watchdog.nothing_inflight()
         return original(scheduler, rids_to_check)
-    watchdog.before_poll(queue)
+    if rids_to_check is None:
+        watchdog.before_poll(queue)
+    else:
+        # The stages of a pipeline have agreed on what ended; to end more on one of them now would part them.
+        watchdog.look(queue)
     done = original(scheduler, rids_to_check)
     watchdog.after_poll(done, scheduler.disagg_prefill_inflight_queue)
     return done

@@ -14,14 +14,11 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
+from serving.inflight import pipeline
 from serving.untyped import Untyped
 
 logger = logging.getLogger(__name__)
-
-MARK: Final = "dsv4-settled:"
-"""Before the id of a request in the lists that pipeline stages agree on: this stage's transfer of it is over."""
 
 
 @dataclass
@@ -36,15 +33,15 @@ class Settling:
     """The requests of one prefill scheduler that have ended and whose pages are kept.
 
     All ranks decide alike, since they must hand out the same pages: whether to keep, and when to release, is agreed
-    among the tensor and context parallel ranks by a reduction, and among pipeline stages along with what else they
-    agree on.
+    among the tensor and context parallel ranks by a reduction. The stages of a pipeline keep whatever failed, since it
+    fails on all of them (`serving.inflight.pipeline`), and release when each has said that it can.
     """
 
     def __init__(self, scheduler: Untyped, clock: Callable[[], float] = time.monotonic) -> None:
         self._scheduler = scheduler
         self._clock = clock
         self._kept: dict[Untyped, Kept] = {}
-        self._is_pipeline = scheduler.pp_group.world_size > 1
+        self._is_pipeline = pipeline.is_pipeline(scheduler)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -68,25 +65,24 @@ class Settling:
         return True
 
     def resolve(self) -> None:
-        """Release what has settled on all ranks. A pipeline agrees by `marks` and `release_marked` instead."""
+        """Release what has settled on all ranks. A pipeline agrees by `settled_ids` and `release_agreed` instead."""
         if self._kept and not self._is_pipeline:
             for request, is_over in zip(list(self._kept), self._settled_on_all_ranks(), strict=True):
                 if is_over:
                     self._release(request)
 
-    def marks(self) -> list[str]:
-        """For the list that this stage passes on: a mark for each request whose transfer is over on this stage."""
+    def settled_ids(self) -> list[str]:
+        """The requests whose transfer is over on this stage of a pipeline."""
         if not self._kept:
             return []
-        settled = zip(self._kept, self._settled_on_all_ranks(), strict=True)
-        return [MARK + request.rid for request, is_over in settled if is_over]
+        return [
+            request.rid for request, is_over in zip(self._kept, self._settled_on_all_ranks(), strict=True) if is_over
+        ]
 
-    def release_marked(self, agreed: list[str]) -> None:
-        """Release the requests whose mark came back from the last stage: their transfers are over on all of them."""
-        if self._kept:
-            marked = {name.removeprefix(MARK) for name in agreed if name.startswith(MARK)}
-            for request in [request for request in self._kept if request.rid in marked]:
-                self._release(request)
+    def release_agreed(self, rids: set[str]) -> None:
+        """Release these requests: their transfers are over on all stages of the pipeline."""
+        for request in [request for request in self._kept if request.rid in rids]:
+            self._release(request)
 
     def _release(self, request: Untyped) -> None:
         kept = self._kept.pop(request)
@@ -182,15 +178,12 @@ def is_fully_idle(original: Untyped, scheduler: Untyped, *arguments: object, **n
     return idle and (not here or bool(arguments[:1] == (True,) or named.get("for_health_check")))
 
 
-def polled_ids(original: Untyped, scheduler: Untyped, queue: Untyped, is_send: bool, *groups: object) -> Untyped:
-    """What a pipeline stage passes on as ended on it, with the marks of what has settled on it."""
-    ended = original(scheduler, queue, is_send, *groups)
-    if here and is_send and len(groups) == 1 and queue is scheduler.disagg_prefill_inflight_queue:
-        return [*ended, *here.marks()]
-    return ended
+def settled_ids() -> list[str]:
+    """The requests that this stage of a prefill pipeline keeps pages for and needs them no more."""
+    return here.settled_ids() if here else []
 
 
 def before_inflight_pass(_: object, rids_to_check: list[str] | None = None) -> None:
     """What all stages of a pipeline agreed on came back."""
     if here and rids_to_check:
-        here.release_marked(rids_to_check)
+        here.release_agreed(pipeline.settled_among(rids_to_check))

@@ -25,6 +25,8 @@ SHOWN_EVERY_S: Final = 0.25
 ENDED: Final = "inflight timeout"
 """The words that each message of the watchdog begins with."""
 
+ELSEWHERE: Final = "unfinished on another rank"
+
 OTHER_RANK_S: Final = 1.0
 """How much longer the ranks wait that do not answer a client: the one that does has the reason then, and so has its
 decode. It is also by how much two ranks may differ on when a request entered, which they saw in the same pass."""
@@ -74,6 +76,17 @@ class Watchdog:
 
     def before_poll(self, queue: list[Untyped]) -> None:
         """End what is overdue, so that the poll which follows sees it as failed."""
+        now = self.look(queue)
+        ledger = self.ledger
+        for request, entry in ledger.overdue(now, self.timeout_s and self.timeout_s + self._patience_s):
+            self._fire(request, entry, now)
+        for request, entry in ledger.lease_ended(now):
+            self._end(request, entry, f"the lease of this held canary ended after {now - entry.entered_s:.1f} s")
+        if now >= self._next_show_s:
+            self._show(now)
+
+    def look(self, queue: list[Untyped]) -> float:
+        """See that everything in the queue has its clock. Returns the time of it."""
         now = self._clock()
         ledger = self.ledger
         if len(ledger) != len(queue):
@@ -81,12 +94,7 @@ class Watchdog:
         for request in ledger.parked():
             if not request.pending_bootstrap:
                 ledger.start(request, now)
-        for request, entry in ledger.overdue(now, self.timeout_s and self.timeout_s + self._patience_s):
-            self._fire(request, entry, now)
-        for request, entry in ledger.lease_ended(now):
-            self._end(request, entry, f"the lease of this held canary ended after {now - entry.entered_s:.1f} s")
-        if now >= self._next_show_s:
-            self._show(now)
+        return now
 
     def after_poll(self, done: list[Untyped], queue: list[Untyped]) -> None:
         """The poll took these requests out of the queue, and left the others in it."""
@@ -111,7 +119,7 @@ class Watchdog:
         age = self._clock() - entry.entered_s
         if age < self.timeout_s - OTHER_RANK_S or has_failed_here(request.disagg_kv_sender):
             return
-        self._end(request, entry, self._reason("unfinished on another rank", age))
+        self._end(request, entry, self._reason(ELSEWHERE, age))
 
     def message(self, request: Untyped) -> str | None:
         """Why the watchdog ended this request; None if it did not."""
@@ -149,7 +157,7 @@ class Watchdog:
             # still here means that another has not finished.
             return
         age = now - entry.entered_s
-        self._end(request, entry, self._reason(f"in state {state}", age))
+        self._end(request, entry, self._reason(ELSEWHERE if state == "success" else f"in state {state}", age))
         self.fires += 1
         logger.warning(
             "dsv4 inflight timeout rid=%s room=%s state=%s age_s=%.3f timeout_s=%g rank=%s",

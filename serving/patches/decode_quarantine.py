@@ -19,8 +19,8 @@ PATCH = Patch(
     hooks=(
         Hook(
             "sglang.srt.disaggregation.decode.DecodeTransferQueue.resolve_deferred_releases",
-            "before",
-            "serving.inflight.quarantine:before_resolving",
+            "around",
+            "serving.inflight.quarantine:resolve",
         ),
         Hook(
             "sglang.srt.disaggregation.common.conn.CommonKVManager._handle_node_failure",

@@ -33,11 +33,6 @@ PATCH = Patch(
             "sglang.srt.managers.scheduler.Scheduler.is_fully_idle", "around", "serving.inflight.settle:is_fully_idle"
         ),
         Hook(
-            "sglang.srt.managers.scheduler_pp_mixin.SchedulerPPMixin.get_rids",
-            "around",
-            "serving.inflight.settle:polled_ids",
-        ),
-        Hook(
             "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin.process_disagg_prefill_inflight_queue",
             "before",
             "serving.inflight.settle:before_inflight_pass",
@@ -68,12 +63,6 @@ PATCH = Patch(
             ("81997898010e",),
         ),
         Upstream("sglang.srt.managers.scheduler", "Scheduler.is_fully_idle", ("7a9bf4f94c7c",)),
-        Upstream("sglang.srt.managers.scheduler_pp_mixin", "SchedulerPPMixin.get_rids", ("3a4e094def0e",)),
-        Upstream(
-            "sglang.srt.managers.scheduler_pp_mixin",
-            "SchedulerPPMixin._pp_pd_send_consensus_release_ids",
-            ("7d6a0d332cbc",),
-        ),
         Upstream("sglang.srt.disaggregation.utils", "all_reduce_flags", ("165f0d70c1f1",)),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager.transfer_worker", ("cc3cd6b8e40c",)),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._await_handles", ("1574d48c797b",)),
