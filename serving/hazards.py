@@ -18,7 +18,8 @@ _TRUE = frozenset({"1", "true", "yes", "y"})
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 # UCX's names for what copies within one machine and cannot tell that the other side has died.
 _LOCAL_TRANSPORTS = frozenset(
-    "self sm shm mm posix sysv cma knem xpmem cuda cuda_copy cuda_ipc gdr_copy rocm rocm_copy rocm_ipc rocm_gdr".split()
+    {"self", "sm", "shm", "mm", "posix", "sysv", "cma", "knem", "xpmem", "cuda", "cuda_copy", "cuda_ipc", "gdr_copy"}
+    | {"rocm", "rocm_copy", "rocm_ipc", "rocm_gdr"}
 )
 
 
@@ -109,9 +110,9 @@ HAZARDS = (
         (_on("SGLANG_DSV4_BF16_INDEX_K"), _on("SGLANG_OPT_USE_MULTI_STREAM_OVERLAP")),
         "the indexer's keys are corrupted under CUDA-graph capture, and attention looks at the wrong tokens",
         "set SGLANG_OPT_USE_MULTI_STREAM_OVERLAP=0, or leave the keys in FP8",
-        "Seen on the patched stack on SM120. SGLang 0.5.23 overlaps streams on the indexer's path only while it "
-        "captures (deepseek_v4.py, get_is_capture_mode), and does so unless told not to. A published SM120 recipe "
-        "turns the overlap off because it breaks capture there: "
+        "Seen by an operator of such a stack on SM120; not reproduced here, where there is no GPU. SGLang 0.5.23 "
+        "overlaps streams on the indexer's path only while it captures (deepseek_v4.py, get_is_capture_mode), and does "
+        "so unless told not to. A published SM120 recipe turns the overlap off because it breaks capture there: "
         "https://github.com/ambientlight/rtx-pro-6000-bench. Refused on a CPU engine too, where it does nothing: "
         "a profile is tried there before it goes to the box.",
         gpu_only=False,
@@ -172,7 +173,7 @@ HAZARDS = (
         "pass --disable-custom-all-reduce as well",
         "Reported with a reproduction on RTX PRO 6000, TP 2 (vLLM): with NCCL's P2P off a second hang follows, in the "
         "engine's own all-reduce. https://github.com/local-inference-lab/rtx6kpro/issues/15, "
-        "https://github.com/vllm-project/vllm/issues/51513. SGLang 0.5.23 reads no variable of NCCL's there.",
+        "https://github.com/vllm-project/vllm/issues/51513. SGLang 0.5.23 does not read NCCL_P2P_DISABLE.",
     ),
     Hazard(
         "nccl-graph-file-empty",

@@ -309,7 +309,7 @@ def _in_force(prepared: _Prepared) -> bool:
     A wrapper of SGLang's holds the hook in its closure, and names what it wraps.
     """
     owner, _, name = prepared.hook.target.rpartition(".")
-    held = inspect.getattr_static(pkgutil.resolve_name(owner), name)
+    held = inspect.getattr_static(pkgutil.resolve_name(owner), name, None)
     held = getattr(held, "__func__", held)
     while held is not None:
         if held is prepared.function or any(cell.cell_contents is prepared.function for cell in _closure(held)):

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,8 @@ GOOD = Patch(
 )
 
 
-def judge(patch: Patch, version: Version = PINNED, **environment: str) -> Standing:
-    return registry.judge_all(environment, [patch], version)[0]
+def judge(patch: Patch, version: Version = PINNED, environment: Mapping[str, str] | None = None) -> Standing:
+    return registry.judge_all(environment or {}, [patch], version)[0]
 
 
 # The patches that there are.
@@ -113,7 +114,9 @@ def test_the_table_needs_no_engine_and_imports_none() -> None:
     fields = {field.name for field in dataclasses.fields(Patch)}
     for patch in data["patches"]:
         assert patch.keys() == fields | {"status", "reason"}
-        assert all(item["installed"] in item["fingerprints"] for item in patch["upstream"]) or patch["status"] != "applied"
+        assert (
+            all(item["installed"] in item["fingerprints"] for item in patch["upstream"]) or patch["status"] != "applied"
+        )
 
 
 # What becomes of one.
@@ -168,7 +171,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_standing(case: str) -> None:
     patch, environment, version, status, reason = CASES[case]
-    standing = judge(patch, Version(version), **environment)
+    standing = judge(patch, Version(version), environment)
     assert (standing.status, standing.reason) == (status, reason)
 
 
@@ -193,13 +196,19 @@ def test_a_patch_is_not_applied_without_those_that_it_relies_on() -> None:
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({registry.DISABLED: "god"}, snapshot("SGLANG_DSV4_DISABLE_PATCHES names god, which is no patch; did you mean good?")),
-        ({registry.DISABLED: "good,xyz"}, snapshot("SGLANG_DSV4_DISABLE_PATCHES names xyz, which is no patch; there are good, all")),
+        (
+            {registry.DISABLED: "god"},
+            snapshot("SGLANG_DSV4_DISABLE_PATCHES names god, which is no patch; did you mean good?"),
+        ),
+        (
+            {registry.DISABLED: "good,xyz"},
+            snapshot("SGLANG_DSV4_DISABLE_PATCHES names xyz, which is no patch; there are good, all"),
+        ),
     ],
 )
 def test_a_patch_that_does_not_exist_cannot_be_switched_off(environment: dict[str, str], said: str) -> None:
     with pytest.raises(BadSetting) as refused:
-        judge(GOOD, **environment)
+        judge(GOOD, environment=environment)
     assert str(refused.value) == said
 
 
@@ -256,7 +265,14 @@ def test_layout_comments_and_docstrings_do_not_count(engine: Path, code: str) ->
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("+ 1", "+ 2"), ("+ 1", "- 1"), ("items", "item"), ("*, now", "now"), ("-> int", "-> float"), ("def", "async def")],
+    [
+        ("+ 1", "+ 2"),
+        ("+ 1", "- 1"),
+        ("items", "item"),
+        ("*, now", "now"),
+        ("-> int", "-> float"),
+        ("def", "async def"),
+    ],
 )
 def test_code_counts(engine: Path, old: str, new: str) -> None:
     assert printed(engine, ORIGINAL.replace(old, new), "Queue.pop") != printed(engine, ORIGINAL, "Queue.pop")

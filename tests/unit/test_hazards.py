@@ -1,0 +1,138 @@
+"""Known-bad settings are found when all of them hold, whether set or by default, and not otherwise."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from serving import knobs
+from serving.hazards import HAZARDS, Engine, present, sentence
+
+ROOT = Path(__file__).parents[2]
+
+NIXL = ("--model-path", "m", "--disaggregation-transfer-backend", "nixl")
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512,expandable_segments:True"}
+INDEX_KEYS = {"SGLANG_DSV4_BF16_INDEX_K": "1"}
+CPU = {"SGLANG_USE_CPU_ENGINE": "1"}
+
+FOUND: Mapping[str, tuple[dict[str, str], tuple[str, ...], list[str]]] = {
+    "nothing set": ({}, (), []),
+    "an ordinary engine of a pair": ({"UCX_TLS": "tcp,cuda_copy,cuda_ipc,sm,self"}, NIXL, []),
+    "index keys, overlap set": (
+        {**INDEX_KEYS, "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": "1"},
+        (),
+        ["bf16-index-keys-multi-stream"],
+    ),
+    "index keys, overlap by default": ({"SGLANG_DSV4_BF16_INDEX_K": "True"}, (), ["bf16-index-keys-multi-stream"]),
+    "index keys on a CPU": ({**INDEX_KEYS, **CPU}, (), ["bf16-index-keys-multi-stream"]),
+    "index keys, overlap off": ({**INDEX_KEYS, "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": "false"}, (), []),
+    "overlap without index keys": (
+        {"SGLANG_DSV4_BF16_INDEX_K": "0", "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": "1"},
+        (),
+        [],
+    ),
+    "UCX without a way to see a peer fail": ({"UCX_TLS": "self, sm"}, NIXL, ["ucx-without-failure-handling"]),
+    "the same with an equals sign": (
+        {"UCX_TLS": "cuda_copy,cuda_ipc,sm"},
+        ("--disaggregation-transfer-backend=nixl",),
+        ["ucx-without-failure-handling"],
+    ),
+    "the same without NIXL": ({"UCX_TLS": "self,sm"}, ("--disaggregation-transfer-backend", "mooncake"), []),
+    "the same over another backend of NIXL": (
+        {"UCX_TLS": "self,sm", "SGLANG_DISAGGREGATION_NIXL_BACKEND": "LIBFABRIC"},
+        NIXL,
+        [],
+    ),
+    "UCX with RDMA": ({"UCX_TLS": "sm,rc_x,cuda_copy"}, NIXL, []),
+    "UCX with all but one": ({"UCX_TLS": "^tcp"}, NIXL, []),
+    "expandable segments, UCX free to choose": (EXPANDABLE, NIXL, ["expandable-segments-cuda-ipc"]),
+    "the same by the new name": (
+        {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "UCX_TLS": "tcp,cuda_ipc"},
+        NIXL,
+        ["expandable-segments-cuda-ipc"],
+    ),
+    "the same without cuda_ipc": ({**EXPANDABLE, "UCX_TLS": "^cuda_ipc"}, NIXL, []),
+    "the same over TCP alone": ({**EXPANDABLE, "UCX_TLS": "tcp"}, NIXL, []),
+    "expandable segments on a CPU": ({**EXPANDABLE, **CPU}, NIXL, []),
+    "expandable segments said to be off": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, NIXL, []),
+    "legacy all-reduce": (
+        {**EXPANDABLE, "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": "0"},
+        (),
+        ["expandable-segments-legacy-all-reduce"],
+    ),
+    "legacy all-reduce, turned off": (
+        {**EXPANDABLE, "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": "0"},
+        ("--disable-custom-all-reduce",),
+        [],
+    ),
+    "no P2P in NCCL": ({"NCCL_P2P_DISABLE": "1"}, (), ["nccl-p2p-off-custom-all-reduce"]),
+    "no P2P anywhere": ({"NCCL_P2P_DISABLE": "1"}, ("--disable-custom-all-reduce",), []),
+    "an empty graph file": ({"NCCL_GRAPH_FILE": ""}, (), ["nccl-graph-file-empty"]),
+    "a graph file": ({"NCCL_GRAPH_FILE": "/etc/graph.xml"}, (), []),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_present(case: str) -> None:
+    environment, arguments, names = FOUND[case]
+    assert [hazard.name for hazard in present(Engine(environment, arguments))] == names
+
+
+def test_every_hazard_can_be_found() -> None:
+    assert {name for _, _, names in FOUND.values() for name in names} == {hazard.name for hazard in HAZARDS}
+
+
+def test_what_the_defaults_of_the_installed_engine_are() -> None:
+    """The table says of these in words what they are; another default would make the words wrong."""
+    defaults = {
+        name: knobs.engine_default(name)
+        for name in (
+            "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP",
+            "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2",
+            "SGLANG_DISAGGREGATION_NIXL_BACKEND",
+        )
+    }
+    assert list(defaults.values()) == ["1", "1", "UCX"]
+
+
+def test_the_page_has_every_hazard_in_the_words_of_the_table() -> None:
+    page = " ".join((ROOT / "docs" / "hazards.md").read_text().split())
+    for hazard in HAZARDS:
+        settings = "; ".join(setting.text for setting in hazard.settings)
+        assert f"| {hazard.name} | {hazard.severity} | {settings} | {hazard.effect} | {hazard.remedy} |" in page
+        assert f"**{hazard.name}**: {hazard.evidence}" in page
+
+
+def test_naming_a_variable_in_the_table_is_not_reading_it() -> None:
+    assert "SGLANG_DSV4_BF16_INDEX_K" not in knobs.names_read_by_us()
+
+
+def asked(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "serving", "hazards", *arguments],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_table_is_printed_for_a_program() -> None:
+    answer = asked("--json", "--", *NIXL, UCX_TLS="self,sm")
+    data = json.loads(answer.stdout)
+    assert (answer.returncode, data["schema_version"]) == (1, 1)
+    assert [entry["name"] for entry in data["hazards"]] == [hazard.name for hazard in HAZARDS]
+    assert [entry["name"] for entry in data["hazards"] if entry["present"]] == ["ucx-without-failure-handling"]
+    assert all(entry["evidence"] and entry["settings"] for entry in data["hazards"])
+
+
+def test_a_person_sees_those_that_are_set() -> None:
+    answer = asked(NCCL_GRAPH_FILE="")
+    (hazard,) = present(Engine({"NCCL_GRAPH_FILE": ""}))
+    assert (answer.returncode, answer.stdout) == (0, f"warn  nccl-graph-file-empty  {sentence(hazard)}\n")
+    assert asked().stdout == f"none of the {len(HAZARDS)} known hazards is set here\n"
