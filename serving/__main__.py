@@ -58,7 +58,7 @@ def _patches(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"{fingerprint.fingerprint(module, qualname)}\n")
         return 0
     if arguments.markdown:
-        sys.stdout.write(table.markdown(registry.discover()))
+        sys.stdout.write(f"\n{table.markdown(registry.discover())}")
         return 0
     data = table.as_data(os.environ)
     _show(data, table.lines(data), as_json=arguments.json)

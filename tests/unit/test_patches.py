@@ -96,8 +96,8 @@ def test_two_patches_that_wrap_one_function_do_not_both_replace_it() -> None:
 
 def test_the_page_says_of_every_patch_what_the_patch_says() -> None:
     page = (ROOT / "docs" / "patches.md").read_text()
-    assert table.markdown(PATCHES) in page, (
-        "put what `python -m serving patches --markdown` prints under `## The patches`"
+    assert page.endswith(f"## The patches\n\n{table.markdown(PATCHES)}"), (
+        "run: sed -i '/^## The patches$/q' docs/patches.md && python -m serving patches --markdown >> docs/patches.md"
     )
 
 
