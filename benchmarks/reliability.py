@@ -3,8 +3,8 @@
     python -m benchmarks.reliability [--episodes N] [--first-seed N] [--journal FILE] [--stock]
 
 Each episode is one line of the journal, written when it is over; a run that was interrupted goes on behind the last
-one. Progress goes to stderr, the table to stdout. After an episode that failed the stack is started anew, so that no
-episode suffers from another. `--stock` runs the same against SGLang as it is.
+one. Progress goes to stderr, the table to stdout. After an episode that the stack did not recover from it is started
+anew, so that no episode suffers from another. `--stock` runs the same against SGLang as it is.
 """
 
 import argparse
@@ -25,6 +25,9 @@ from tests.stack.faults.plan import FAULTS, Episode, Fault, fault_of, plan_episo
 from tests.stack.faults.stack import FaultStack, Knobs, start_stack
 
 FURTHER = 200
+HARMED = frozenset({"NOT_IDLE", "NOT_SERVING", "CANNOT_LOOK", "BROKEN"})
+"""After an episode with one of these the stack is started anew."""
+
 COLUMNS = (
     *("fault", "episodes", "passed", "requests", "answered right", "wrong answers"),
     *("refused", "went away", "no answer", "slowest answer", "longest pin"),
@@ -160,7 +163,7 @@ class Bench:
             line = line_of(asyncio.run(run_episode(self.ready(), episode)), self.knobs)
         except Exception as error:  # noqa: BLE001 - whatever ends one episode, the others are to run
             line = broken_line(episode, self.knobs, error, time.monotonic() - began)
-        if line.failed:
+        if HARMED & set(line.failed):
             self.close()
         return line
 

@@ -94,7 +94,8 @@ def outcome(fate: Fate, text: str, *, took_s: float = 1.0, error: str = "", hold
 def load(at_s: float, inflight: int, *, ours: int | None = None, age_s: float = 0.0, held: int = 0) -> Load:
     count = inflight if ours is None else ours
     dsv4 = {"by_state": {"transferring": count}, "health_checks": 0, "oldest_age_s": age_s, "held": held}
-    return Load(at_s, at_s, inflight, dsv4)
+    dsv4 |= {"oldest_rid_hash": "00000001"}
+    return Load(at_s, inflight, dsv4)
 
 
 def evidence(*outcomes: Outcome, episode: Episode | None = None) -> Evidence:
@@ -137,6 +138,7 @@ def test_a_right_answer_in_time_with_nothing_left_behind_is_no_failure() -> None
         (replace(evidence(), held_after={"prefill": None, "decode": IDLE}), "CANNOT_LOOK"),
         (replace(evidence(), probes=(outcome("refused", "", error="x"),)), "NOT_SERVING"),
         (replace(evidence(), loads=tuple(load(100 + n / 5, 2, ours=1) for n in range(10))), "STALE"),
+        (replace(evidence(), loads=tuple(load(100.0 + n, 1, age_s=1 + n / 4) for n in range(3))), "AGED_WRONG"),
         (evidence(outcome("answered", "abcdef", holds=True), episode=calm(holds=True)), "NOT_HELD"),
         (evidence(outcome("refused", "", error="no reason", holds=True), episode=calm(holds=True)), "NOT_HELD"),
     ],
@@ -152,6 +154,11 @@ def test_a_held_canary_that_the_figures_showed_is_no_failure() -> None:
     assert codes(replace(seen, loads=(load(100.0, 1),))) == ["HELD_UNSEEN"]
 
 
+def test_a_load_that_was_not_published_anew_says_nothing() -> None:
+    busy = tuple(replace(load(100 + n / 5, 2, ours=1, age_s=1.0), fresh=False) for n in range(10))
+    assert codes(replace(evidence(), loads=busy)) == []
+
+
 def test_a_figure_between_two_counts_is_true_and_one_that_stays_behind_is_not() -> None:
     truth = [load(n / 5, 3 if n < 10 else 0) for n in range(30)]
     assert list(untrue([(1.9, 0.0), (2.1, 3.0), (2.2, 1.0)], truth)) == []
@@ -161,7 +168,7 @@ def test_a_figure_between_two_counts_is_true_and_one_that_stays_behind_is_not() 
 
 def test_how_long_a_pin_and_a_frozen_gauge_last() -> None:
     loads = tuple(load(100 + n, 1 if 2 <= n <= 7 else 0) for n in range(12))
-    scrapes = tuple(Scrape(100.0 + n, 100.0 + n, {"sglang:num_prefill_inflight_queue_reqs": 0.0}) for n in range(12))
+    scrapes = tuple(Scrape(100.0 + n, {"sglang:num_prefill_inflight_queue_reqs": 0.0}) for n in range(12))
     assert pinned_for_s(loads) == 5.0
     assert gauge_frozen_s(replace(evidence(), loads=loads, scrapes=scrapes)) == 5.0
 
@@ -174,8 +181,8 @@ def test_metrics_are_summed_over_their_series() -> None:
     )
     values = parse_metrics(text)
     assert values == {"dsv4_inflight_requests": 3.0, "dsv4_inflight_health_checks": 1.0}
-    assert Scrape(0.0, 0.0, values).ours == 4.0
-    assert Scrape(0.0, 0.0, {}).ours is None
+    assert Scrape(0.0, values).ours == 4.0
+    assert Scrape(0.0, {}).ours is None
 
 
 def test_the_bound_of_a_client_is_the_longer_timer_two_seconds_and_the_work() -> None:

@@ -38,6 +38,7 @@ def failures(evidence: Evidence, *, timeout_s: float) -> tuple[Failure, ...]:
         lambda: not_idle(evidence),
         lambda: failed_probes(evidence.probes),
         lambda: stale(evidence),
+        lambda: aged_wrong(evidence.loads),
         lambda: held_unseen(evidence, timeout_s),
     )
     return tuple(failure for check in checks for failure in check())
@@ -103,7 +104,7 @@ def failed_probes(probes: Sequence[Outcome]) -> Iterator[Failure]:
 
 def stale(evidence: Evidence) -> Iterator[Failure]:
     """A figure of ours that was not true for longer than FRESH_S."""
-    loads = [(load.told_s, load.ours) for load in evidence.loads]
+    loads = [(load.told_s, load.ours) for load in evidence.loads if load.fresh]
     scrapes = [(scrape.told_s, scrape.ours) for scrape in evidence.scrapes]
     for source, samples in (("/v1/loads", loads), ("/metrics", scrapes)):
         for since, until, said in untrue(samples, evidence.loads):
@@ -112,19 +113,36 @@ def stale(evidence: Evidence) -> Iterator[Failure]:
                 yield Failure("STALE", f"{source} said {said:g} inflight from {when}, which was not so")
 
 
+def aged_wrong(loads: Sequence[Load]) -> Iterator[Failure]:
+    """The oldest request grew older by another time than went by."""
+    first: tuple[object, float, float] | None = None
+    for load in loads:
+        if load.dsv4 is None or not load.fresh:
+            continue
+        rid_hash, age_s = load.dsv4["oldest_rid_hash"], float(load.dsv4["oldest_age_s"])
+        if first is None or first[0] != rid_hash or age_s < first[2]:
+            # A request that was sent again has its id and a new age.
+            first = (rid_hash, load.told_s, age_s)
+        elif age_s and abs((age_s - first[2]) - (load.told_s - first[1])) > FRESH_S:
+            yield Failure(
+                "AGED_WRONG", f"{load.told_s - first[1]:.1f} s went by, and {age_s - first[2]:.1f} s were told"
+            )
+            return
+
+
 def untrue(
     samples: Sequence[tuple[float, float | None]], truth: Sequence[Load]
 ) -> Iterator[tuple[float, float, float]]:
     """The stretches in which a figure stayed as it was and was not true: since, until, what it said.
 
     What was true near a sample is every figure from the least to the most that was counted then: between two counts
-    a request may come and go.
+    a request may come and go. Where nothing was counted, nothing is known.
     """
     since: float | None = None
     said = 0.0
     last = 0.0
     for told, ours in samples:
-        near = [load.inflight for load in truth if abs(load.told_s - told) <= NEAR_S]
+        near = [load.inflight for load in truth if load.fresh and abs(load.told_s - told) <= NEAR_S]
         wrong = ours is not None and bool(near) and not min(near) <= ours <= max(near)
         if since is not None and (not wrong or ours != said):
             yield since, last, said

@@ -21,15 +21,17 @@ STOCK_GAUGE = "sglang:num_prefill_inflight_queue_reqs"
 
 @dataclass(frozen=True)
 class Load:
-    """One answer of prefill's /v1/loads: asked and answered when, in seconds of the monotonic clock.
+    """One answer of prefill's /v1/loads, when it came, in seconds of the monotonic clock.
 
     `inflight` is SGLang's own count, of real requests and health checks alike; `dsv4` our section, None without it.
+    `fresh`: the scheduler has published since the answer before. One that computes a batch does not, and nothing joins
+    or leaves its queue meanwhile.
     """
 
-    asked_s: float
     told_s: float
     inflight: int
     dsv4: Mapping[str, Any] | None
+    fresh: bool = True
 
     @property
     def ours(self) -> int | None:
@@ -39,9 +41,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Scrape:
-    """One answer of prefill's /metrics: the sum over the series of each name that matters here."""
+    """One answer of prefill's /metrics, when it came: the sum over the series of each name that matters here."""
 
-    asked_s: float
     told_s: float
     values: Mapping[str, float]
 
@@ -84,20 +85,22 @@ class Watch:
         await asyncio.gather(self._watch_loads(client), self._watch_metrics(client))
 
     async def _watch_loads(self, client: httpx.AsyncClient) -> None:
+        published = None
         while True:
-            asked = time.monotonic()
             told = await self._get(client, LOADS)
             if told is not None and (found := told.json()["loads"]):
-                inflight = int(found[0]["disaggregation"]["prefill_inflight_queue_reqs"])
-                self.loads.append(Load(asked, time.monotonic(), inflight, found[0].get("dsv4")))
+                load = found[0]
+                inflight = int(load["disaggregation"]["prefill_inflight_queue_reqs"])
+                fresh = load["timestamp"] != published
+                published = load["timestamp"]
+                self.loads.append(Load(time.monotonic(), inflight, load.get("dsv4"), fresh))
             await asyncio.sleep(LOADS_EVERY_S)
 
     async def _watch_metrics(self, client: httpx.AsyncClient) -> None:
         while True:
-            asked = time.monotonic()
             told = await self._get(client, "/metrics")
             if told is not None:
-                self.scrapes.append(Scrape(asked, time.monotonic(), parse_metrics(told.text)))
+                self.scrapes.append(Scrape(time.monotonic(), parse_metrics(told.text)))
             await asyncio.sleep(METRICS_EVERY_S)
 
     async def _get(self, client: httpx.AsyncClient, path: str) -> httpx.Response | None:
