@@ -64,7 +64,9 @@ class OwnKnob:
 
 
 OWN_KNOBS = {
-    "SGLANG_DSV4_PATCH_POLICY": OwnKnob("str", "enforce", "enforce: a required patch that failed stops the engine"),
+    "SGLANG_DSV4_PATCH_POLICY": OwnKnob(
+        "str", "enforce", "a required patch that FAILED: enforce = it stops the engine, warn = it is said"
+    ),
     "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT": OwnKnob(
         "float", "120", "seconds a request may sit in prefill's inflight queue before it is failed; 0 = no limit"
     ),

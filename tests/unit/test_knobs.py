@@ -96,6 +96,15 @@ def test_every_name_that_our_half_reads_is_in_the_table_or_the_engines(registry:
     assert engine_knobs.names_read_by_us() - registry.env.keys() == set()
 
 
+def test_every_name_of_ours_that_is_read_is_known_and_documented() -> None:
+    unknown = engine_knobs.names_read_by_us() - engine_knobs.dump()["env"].keys()
+    assert unknown == set(), "each needs a line in serving/knobs.py"
+    page = (ROOT / "docs" / "environment.md").read_text()
+    for name, own in engine_knobs.OWN_KNOBS.items():
+        default = f"`{own.default}`" if own.default else "empty"
+        assert f"| `{name}` | {own.type} | {default} | {own.meaning} |" in page
+
+
 NAMES: Mapping[str, tuple[str, str | None]] = {
     "known": ("SGLANG_USE_CPU_ENGINE", expected(None)),
     "a letter missing": (
