@@ -117,5 +117,4 @@ def _fail_receiver(receiver: Untyped) -> None:
         manager, room = receiver.kv_mgr, receiver.bootstrap_room
         with manager.failure_lock:
             manager.failure_records.setdefault(room, ELSEWHERE)
-        manager.update_status(room, KVPoll.Failed)
-        receiver.conclude_state = None
+        told.take_back(receiver)

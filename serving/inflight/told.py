@@ -30,12 +30,22 @@ def before_send(sender: Untyped, *_: object, **__: object) -> None:
 def end_room(sender: Untyped, reason: str) -> None:
     """Fail a sender's room, for this reason, and tell its decodes.
 
-    Among several ranks one may have finished its part, and has cached that: the poll that follows looks again.
+    Among several ranks one may have finished its part, which is no success of the request: it is taken back, and the
+    poll that follows looks again.
     """
     manager, room = sender.kv_mgr, sender.bootstrap_room
     targets = manager._room_notify_targets(room) or getattr(sender, "dsv4_targets", [])
     manager.conclude_failure(bootstrap_room=room, failure_reason=reason, targets=targets)
-    sender.conclude_state = None
+    take_back(sender)
+
+
+def take_back(poller: Untyped) -> None:
+    """Whatever this rank had made of a sender's or receiver's room, it has failed. No ordinary update may do that."""
+    from sglang.srt.disaggregation.base import KVPoll
+
+    if poller.bootstrap_room in poller.kv_mgr.request_status:
+        poller.kv_mgr.request_status[poller.bootstrap_room] = KVPoll.Failed
+    poller.conclude_state = None
 
 
 def abort(original: Untyped, sender: Untyped) -> None:
