@@ -2,16 +2,21 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+OLDER  := .venv-older
 # Nothing is resolved: the lock files say it all.
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
 
-.PHONY: serve test lint bench install install-dev clean
+.PHONY: serve test test-older lint bench install install-dev clean
 
 serve: install
 	@exec $(BIN)/dsv4ctl serve $(ARGS)
 
 test: install-dev
 	$(BIN)/python -m pytest $(ARGS)
+
+# The abort and status part on SGLang 0.5.15: docs/older-engines.md.
+test-older: install-dev $(OLDER)/.installed
+	$(BIN)/python -m pytest tests/older $(ARGS)
 
 lint: install-dev
 	$(BIN)/ruff check .
@@ -38,5 +43,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.txt
 	$(PIP) -r requirements/dev.txt
 	@touch $@
 
+$(OLDER)/.installed: requirements/older-0.5.15.txt requirements/older.py $(VENV)/.installed
+	$(BIN)/python requirements/older.py $(OLDER) $<
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDER) .mypy_cache .ruff_cache .pytest_cache .hypothesis
