@@ -25,6 +25,7 @@ lint: install-dev
 
 bench: install-dev
 	$(BIN)/python -m benchmarks.startup $(ARGS)
+	$(BIN)/python -m benchmarks.poll
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
