@@ -96,10 +96,11 @@ def test_a_listener_that_is_replaced_is_not_gone() -> None:
     (port,) = free_ports(1)
     held = Line(("127.0.0.1", port))
     held.look()
-    assert not held.is_open
+    opened = [held.is_open]
     with socket.create_server(("127.0.0.1", port)):
         held.look()
-        assert held.is_open
+        opened.append(held.is_open)
+    assert opened == [False, True]
     held.look()
     assert not held.is_gone, "the refusal before the connection counts no more"
     held.close()
