@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -182,6 +183,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--journal", type=Path, help="default: in the directory for temporary files")
     parser.add_argument("--stock", action="store_true", help="SGLang without any of our patches")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     knobs = Knobs(stock=options.stock)
     name = f"dsv4-reliability-{'stock' if options.stock else 'patched'}.jsonl"
     journal: Path = options.journal or Path(tempfile.gettempdir()) / name

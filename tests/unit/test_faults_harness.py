@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.reliability import Line, read_journal, table
 from serving.cpu.tiny_model import expected_answer
-from tests.stack.faults.checks import failures, gauge_frozen_s, pinned_for_s, untrue
+from tests.stack.faults.checks import Said, failures, gauge_frozen_s, pinned_for_s, untrue
 from tests.stack.faults.episodes import Evidence, limit_of, prompts_of
 from tests.stack.faults.load import Fate, Outcome
 from tests.stack.faults.observe import Load, Scrape, parse_metrics
@@ -161,14 +161,20 @@ def test_a_load_that_was_not_published_anew_says_nothing() -> None:
 
 def test_a_figure_between_two_counts_is_true_and_one_that_stays_behind_is_not() -> None:
     truth = [load(n / 5, 3 if n < 10 else 0) for n in range(30)]
-    assert list(untrue([(1.9, 0.0), (2.1, 3.0), (2.2, 1.0)], truth)) == []
-    assert list(untrue([(n, 3.0) for n in (1.0, 2.0, 3.0, 4.0, 5.0)], truth)) == [(3.0, 5.0, 3.0)]
-    assert list(untrue([(3.0, 3.0), (4.0, None), (5.0, 3.0)], truth)) == [(3.0, 3.0, 3.0), (5.0, 5.0, 3.0)]
+
+    def stretches(*samples: tuple[float, float | None]) -> list[tuple[float, float, float]]:
+        return list(untrue([Said(at_s, at_s, figure) for at_s, figure in samples], truth))
+
+    assert stretches((1.9, 0.0), (2.1, 3.0), (2.2, 1.0)) == []
+    assert stretches(*((n, 3.0) for n in (1.0, 2.0, 3.0, 4.0, 5.0))) == [(3.0, 5.0, 3.0)]
+    assert stretches((3.0, 3.0), (4.0, None), (5.0, 3.0)) == [(3.0, 3.0, 3.0), (5.0, 5.0, 3.0)]
+    # A scrape that took two seconds may have read the figure when it was still true.
+    assert list(untrue([Said(2.0, 4.0, 3.0)], truth)) == []
 
 
 def test_how_long_a_pin_and_a_frozen_gauge_last() -> None:
     loads = tuple(load(100 + n, 1 if 2 <= n <= 7 else 0) for n in range(12))
-    scrapes = tuple(Scrape(100.0 + n, {"sglang:num_prefill_inflight_queue_reqs": 0.0}) for n in range(12))
+    scrapes = tuple(Scrape(100.0 + n, 100.0 + n, {"sglang:num_prefill_inflight_queue_reqs": 0.0}) for n in range(12))
     assert pinned_for_s(loads) == 5.0
     assert gauge_frozen_s(replace(evidence(), loads=loads, scrapes=scrapes)) == 5.0
 
@@ -181,8 +187,8 @@ def test_metrics_are_summed_over_their_series() -> None:
     )
     values = parse_metrics(text)
     assert values == {"dsv4_inflight_requests": 3.0, "dsv4_inflight_health_checks": 1.0}
-    assert Scrape(0.0, values).ours == 4.0
-    assert Scrape(0.0, {}).ours is None
+    assert Scrape(0.0, 0.0, values).ours == 4.0
+    assert Scrape(0.0, 0.0, {}).ours is None
 
 
 def test_the_bound_of_a_client_is_the_longer_timer_two_seconds_and_the_work() -> None:

@@ -86,7 +86,7 @@ def not_idle(evidence: Evidence) -> Iterator[Failure]:
     """What a worker still holds, or does not have back, when all is over."""
     for role, before in evidence.held_before.items():
         after = evidence.held_after[role]
-        if before is None or after is None:
+        if after is None:
             yield Failure("CANNOT_LOOK", f"{role} did not say what it holds")
             continue
         for name in sorted(before.keys() | after.keys()):
@@ -104,8 +104,8 @@ def failed_probes(probes: Sequence[Outcome]) -> Iterator[Failure]:
 
 def stale(evidence: Evidence) -> Iterator[Failure]:
     """A figure of ours that was not true for longer than FRESH_S."""
-    loads = [(load.told_s, load.ours) for load in evidence.loads if load.fresh]
-    scrapes = [(scrape.told_s, scrape.ours) for scrape in evidence.scrapes]
+    loads = [Said(load.told_s, load.told_s, load.ours) for load in evidence.loads if load.fresh]
+    scrapes = [Said(scrape.asked_s, scrape.told_s, scrape.ours) for scrape in evidence.scrapes]
     for source, samples in (("/v1/loads", loads), ("/metrics", scrapes)):
         for since, until, said in untrue(samples, evidence.loads):
             if until - since >= FRESH_S:
@@ -130,28 +130,36 @@ def aged_wrong(loads: Sequence[Load]) -> Iterator[Failure]:
             return
 
 
-def untrue(
-    samples: Sequence[tuple[float, float | None]], truth: Sequence[Load]
-) -> Iterator[tuple[float, float, float]]:
+@dataclass(frozen=True)
+class Said:
+    """A figure that was read at some moment from `from_s` to `to_s`; None: there was none."""
+
+    from_s: float
+    to_s: float
+    figure: float | None
+
+
+def untrue(samples: Sequence[Said], truth: Sequence[Load]) -> Iterator[tuple[float, float, float]]:
     """The stretches in which a figure stayed as it was and was not true: since, until, what it said.
 
     What was true near a sample is every figure from the least to the most that was counted then: between two counts
     a request may come and go. Where nothing was counted, nothing is known.
     """
     since: float | None = None
-    said = 0.0
-    last = 0.0
-    for told, ours in samples:
-        near = [load.inflight for load in truth if load.fresh and abs(load.told_s - told) <= NEAR_S]
-        wrong = ours is not None and bool(near) and not min(near) <= ours <= max(near)
-        if since is not None and (not wrong or ours != said):
-            yield since, last, said
+    figure = until = 0.0
+    for said in samples:
+        near = [
+            load.inflight for load in truth if load.fresh and said.from_s - NEAR_S <= load.told_s <= said.to_s + NEAR_S
+        ]
+        wrong = said.figure is not None and bool(near) and not min(near) <= said.figure <= max(near)
+        if since is not None and (not wrong or said.figure != figure):
+            yield since, until, figure
             since = None
-        if wrong and since is None and ours is not None:
-            since, said = told, ours
-        last = told
+        if wrong and since is None and said.figure is not None:
+            since, figure = said.to_s, said.figure
+        until = said.from_s
     if since is not None:
-        yield since, last, said
+        yield since, until, figure
 
 
 def held_unseen(evidence: Evidence, timeout_s: float) -> Iterator[Failure]:
@@ -174,7 +182,7 @@ def name_of(outcome: Outcome) -> str:
 
 def gauge_frozen_s(evidence: Evidence) -> float:
     """For how long on end SGLang's own gauge stayed at a figure that was not true, at the longest."""
-    samples = [(scrape.told_s, scrape.gauge) for scrape in evidence.scrapes]
+    samples = [Said(scrape.asked_s, scrape.told_s, scrape.gauge) for scrape in evidence.scrapes]
     return max((until - since for since, until, _ in untrue(samples, evidence.loads)), default=0.0)
 
 

@@ -54,7 +54,7 @@ class Evidence:
     done: tuple[Done, ...]
     loads: tuple[Load, ...]
     scrapes: tuple[Scrape, ...]
-    held_before: Mapping[Role, Mapping[str, int] | None]
+    held_before: Mapping[Role, Mapping[str, int]]
     held_after: Mapping[Role, Mapping[str, int] | None]
     settled_after_s: float
     probes: tuple[Outcome, ...]
@@ -223,7 +223,11 @@ async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
     async with httpx.AsyncClient(timeout=None, limits=unlimited) as client:
         run = Run(stack, episode, limit, client)
         run.look_up_schedulers()
-        before = {role: await holdings(client, stack, role) for role in ROLES_THAT_HOLD}
+        _, before = await _settle(client, stack, stack.idle)
+        for role, held in before.items():
+            # The first episode finds the stack as it was started: that is what idle means from then on.
+            if held is not None:
+                stack.idle.setdefault(role, held)
         watch = Watch(stack)
         watching = asyncio.create_task(watch.watch(client))
         began = time.monotonic()
@@ -232,7 +236,7 @@ async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
                 group.create_task(run.act())
                 asking = [group.create_task(run.ask(asked, prompts[asked.rid], began)) for asked in episode.asked]
             outcomes = tuple(task.result() for task in asking)
-            settled_s, after = await _settle(client, stack, before)
+            settled_s, after = await _settle(client, stack, stack.idle)
             probes = await _probe(client, stack, episode)
         finally:
             watching.cancel()
@@ -244,7 +248,7 @@ async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
         done=tuple(run.done),
         loads=tuple(watch.loads),
         scrapes=tuple(watch.scrapes),
-        held_before=before,
+        held_before=dict(stack.idle),
         held_after=after,
         settled_after_s=settled_s,
         probes=probes,
@@ -262,20 +266,28 @@ def _undo(stack: FaultStack) -> None:
 
 
 async def _settle(
-    client: httpx.AsyncClient,
-    stack: FaultStack,
-    before: Mapping[Role, Mapping[str, int] | None],
+    client: httpx.AsyncClient, stack: FaultStack, idle: Mapping[Role, Mapping[str, int]]
 ) -> tuple[float, dict[Role, Mapping[str, int] | None]]:
-    """Wait until both engines hold what they held before, at most SETTLE_WITHIN_S; how long, and what they hold."""
+    """Wait until both engines hold what they hold when idle, at most SETTLE_WITHIN_S; how long, and what they hold.
+
+    Where that is not known yet: until they have no request.
+    """
     began = time.monotonic()
     while True:
         after: dict[Role, Mapping[str, int] | None] = {}
         for role in ROLES_THAT_HOLD:
             after[role] = await holdings(client, stack, role)
         waited = time.monotonic() - began
-        if all(after[role] == before[role] for role in ROLES_THAT_HOLD) or waited >= SETTLE_WITHIN_S:
+        settled = all(held is not None and _is_idle(held, idle.get(role)) for role, held in after.items())
+        if settled or waited >= SETTLE_WITHIN_S:
             return waited, after
         await asyncio.sleep(0.3)
+
+
+def _is_idle(held: Mapping[str, int], idle: Mapping[str, int] | None) -> bool:
+    if idle is not None:
+        return held == idle
+    return not any(count for name, count in held.items() if name.startswith("num_") or name.endswith("_reqs"))
 
 
 async def _probe(client: httpx.AsyncClient, stack: FaultStack, episode: Episode) -> tuple[Outcome, ...]:

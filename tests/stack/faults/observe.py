@@ -41,8 +41,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Scrape:
-    """One answer of prefill's /metrics, when it came: the sum over the series of each name that matters here."""
+    """One answer of prefill's /metrics, asked and answered when: the sum over the series of each name that matters."""
 
+    asked_s: float
     told_s: float
     values: Mapping[str, float]
 
@@ -98,9 +99,10 @@ class Watch:
 
     async def _watch_metrics(self, client: httpx.AsyncClient) -> None:
         while True:
+            asked_s = time.monotonic()
             told = await self._get(client, "/metrics")
             if told is not None:
-                self.scrapes.append(Scrape(time.monotonic(), parse_metrics(told.text)))
+                self.scrapes.append(Scrape(asked_s, time.monotonic(), parse_metrics(told.text)))
             await asyncio.sleep(METRICS_EVERY_S)
 
     async def _get(self, client: httpx.AsyncClient, path: str) -> httpx.Response | None:

@@ -125,8 +125,9 @@ def _length(rng: random.Random, longest: int = LONGEST) -> int:
 
 
 def _asked(rng: random.Random, seed: int, number: int, at_s: float, *, longest: int = LONGEST) -> Asked:
+    # No rid begins with another: SGLang's abort is for all requests whose rid begins with the one that it names.
     return Asked(
-        rid=f"faults-{seed}-{number}",
+        rid=f"faults-{seed}-{number:02}",
         at_s=round(at_s, 3),
         api=rng.choice(APIS),
         stream=rng.random() < 0.5,

@@ -89,13 +89,14 @@ def planned_workers(dsv4: Dsv4, profile: StackProfile, knobs: Knobs, clock: Path
 
 @dataclass
 class FaultStack:
-    """Prefill, decode and router, running or not."""
+    """Prefill, decode and router, running or not. `idle` is what each engine holds at rest, once that is known."""
 
     folder: Path
     workers: Mapping[Role, Worker]
     clock: Path
     knobs: Knobs
     running: dict[Role, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    idle: dict[Role, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
     def planned(cls, folder: Path, name: str, knobs: Knobs, *, extends: str = PROFILE) -> "FaultStack":
