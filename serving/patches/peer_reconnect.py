@@ -1,0 +1,30 @@
+"""A NIXL peer whose connection was lost and that lives is connected again."""
+
+from serving.patches.patch import Hook, Patch, Upstream
+
+PATCH = Patch(
+    name="peer-reconnect",
+    defect=(
+        "one lost UCX connection ends every later transfer to that decode, with all health green: NIXL says that the "
+        "metadata of a disconnected peer is valid, and SGLang registers a peer anew only when it is not"
+    ),
+    safe_because=(
+        "a registration is dropped after a transfer to that peer has failed, by the one worker that uses it, which has "
+        "waited for its other handles; SGLang's own code then registers it again from what it holds"
+    ),
+    needed_by=">=0.5.15",
+    made_for="==0.5.23",
+    delete_when="NIXL's checkRemoteMD says no of a disconnected peer, or SGLang reloads on every transport error",
+    hooks=(
+        Hook(
+            "sglang.srt.disaggregation.nixl.conn.NixlKVManager._reload_invalidated_peers",
+            "around",
+            "serving.transfer.reconnect:reload_peers",
+        ),
+    ),
+    upstream=(
+        Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._reload_invalidated_peers", ("fc856e5912c1",)),
+        Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager.transfer_worker", ("cc3cd6b8e40c",)),
+        Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._post_xfer", ("55d6bba452cd",)),
+    ),
+)
