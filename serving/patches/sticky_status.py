@@ -14,8 +14,9 @@ PATCH = Patch(
     ),
     safe_because=(
         "only writes that the engine itself refuses when nothing is in between are refused, and Failed after "
-        "Success: the KV has arrived by then, and a sender or receiver that was aborted keeps that in its own "
-        "conclude_state, which it returns before it looks at the room. Reads cost what they did"
+        "Success: the KV has arrived by then, and a sender or receiver that was aborted remembers that itself, in its "
+        "conclude_state, and says so whatever its room says (but for NIXL's sender on 0.5.15, which then ends as the "
+        "finished request that it is). Reads cost what they did"
     ),
     needed_by=">=0.5.15",
     made_for=">=0.5.15,<=0.5.23",
