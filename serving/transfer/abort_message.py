@@ -32,8 +32,8 @@ def give_up(manager: Untyped, message: list[bytes]) -> None:
     except (IndexError, ValueError):
         logger.warning("dsv4: an ABORT that names no room was dropped: %r", [frame[:32] for frame in message[:4]])
         return
-    if manager.request_status.get(room, SUCCESS) == SUCCESS:
-        logger.debug("ABORT for room %s, which has ended or is unknown", room)
-        return
-    manager.record_failure(room, REASON)
-    manager.update_status(room, FAILED)
+    ended = manager.request_status.get(room, SUCCESS) == SUCCESS
+    logger.info("dsv4: ABORT for room %s, which %s", room, "has ended or is not known" if ended else "fails")
+    if not ended:
+        manager.record_failure(room, REASON)
+        manager.update_status(room, FAILED)

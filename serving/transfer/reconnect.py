@@ -2,6 +2,9 @@
 
 NIXL keeps a remote agent's metadata after its connection has died, and says that it is valid; SGLang registers a peer
 anew only when NIXL says that it is not. So every transfer to that peer fails from then on, until prefill is restarted.
+
+Closing the connection settles what could not be settled before: no write that was posted on it can arrive any more. So
+decode is told then that its pages are free, which SGLang never says of a room whose handles failed in doubt.
 """
 
 import logging
@@ -17,16 +20,32 @@ AT_MOST_EVERY_S = 1.0
 """How often one peer's registration is dropped: as often as SGLang itself rebuilds it."""
 
 
-def reload_peers(original: Untyped, manager: Untyped, room_transfer_infos: Mapping[str, object]) -> None:
-    """Around SGLang's look at the peers of a room whose transfer has just failed, in the worker that alone uses them.
+def in_doubt(_: Untyped, manager: Untyped, room: int) -> None:
+    """In place of SGLang's decision that a room will never be acknowledged: it counts as one more that is running.
 
-    The worker has waited for the other handles of the room, so nothing is on the way by these connections that could
-    still arrive.
+    The worker that calls this comes to `reload_peers` next, which closes the connection.
     """
-    if _is_about_the_connection(sys.exception()):
+    manager._staging_outstanding[room] += 1
+    _doubtful(manager).add(room)
+
+
+def reload_peers(original: Untyped, manager: Untyped, room_transfer_infos: Mapping[str, Untyped]) -> None:
+    """Around SGLang's look at the peers of a room whose transfer has just failed, in the worker that alone uses them."""
+    rooms = {info.room for info in room_transfer_infos.values()} & _doubtful(manager)
+    if rooms or _is_about_the_connection(sys.exception()):
         for name in room_transfer_infos:
-            _drop(manager, name)
+            _drop(manager, name, at_once=bool(rooms))
+    for room in rooms:
+        _doubtful(manager).discard(room)
+        manager._staging_outstanding.pop(room, None)
+        manager._maybe_ack_drained_abort(room)
     original(manager, room_transfer_infos)
+
+
+def _doubtful(manager: Untyped) -> set[int]:
+    """The rooms of this manager of which a handle may still be running."""
+    rooms: set[int] = manager.__dict__.setdefault("dsv4_doubtful", set())
+    return rooms
 
 
 def _is_about_the_connection(error: BaseException | None) -> bool:
@@ -38,13 +57,13 @@ def _is_about_the_connection(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and str(error).startswith("NIXL transfer")
 
 
-def _drop(manager: Untyped, name: str) -> None:
+def _drop(manager: Untyped, name: str, *, at_once: bool) -> None:
     peer = manager.decode_kv_args_table.get(name)
     if peer is None or not manager.agent.check_remote_metadata(name):
         return
     with manager._peer_reload_lock:
         last = manager._peer_reload_times.get(name)
-        if last is not None and time.monotonic() - last < AT_MOST_EVERY_S:
+        if not at_once and last is not None and time.monotonic() - last < AT_MOST_EVERY_S:
             return
         manager.agent.remove_remote_agent(name)
     logger.warning("dsv4 reconnect peer=%s endpoint=%s:%s", name, peer.endpoint, peer.dst_port)

@@ -62,7 +62,9 @@ def test_patched_it_serves_on(tmp_path: Path) -> None:
             assert stack.ask(client, older.profile.url, prompt, within_s=120) == prompt.answer
         assert is_idle(client, older.prefill_url)
         assert is_idle(client, older.decode_url)
-        assert "Foreign traffic?" not in older.log("prefill-0")
+        log = older.log("prefill-0")
+        assert "dsv4: ABORT for room" in log
+        assert "Foreign traffic?" not in log
 
 
 def is_idle(client: httpx.Client, url: str, *, within_s: float = 30) -> bool:
