@@ -48,6 +48,7 @@ class Watch:
         self._lines: dict[str, Line] = {}
         self._registrations: dict[str, Untyped] = {}
         self._gone: dict[str, Gone] = {}
+        self._unseen: set[str] = set()
         self._waiting = Waiting()
         self._rank = f"tp{manager.attn_tp_rank}/pp{manager.pp_rank}"
 
@@ -65,7 +66,6 @@ class Watch:
 
     def look(self) -> None:
         """One look at all workers and all rooms; fails the rooms that are lost."""
-        self._notice_registrations()
         named, waiting = self._open_rooms()
         now_s = self._clock()
         for name, held in list(self._lines.items()):
@@ -73,6 +73,8 @@ class Watch:
         for name in {name for names in named.values() for name in names if name in self._gone}:
             self._look_again(name)
         self._waiting.look(waiting, now_s)
+        # Last, for no room may be failed for want of a worker that has just registered; looking can take seconds.
+        self._notice_registrations()
         failed = lost(
             named,
             self._waiting.since_s,
@@ -113,13 +115,16 @@ class Watch:
         try:
             held.look()
         except OSError as error:
-            logger.warning(
-                "dsv4 lost decode: cannot look at %s:%d from rank %s (%s); it is taken to be alive",
-                *held.address,
-                self._rank,
-                error,
-            )
+            if name not in self._unseen:
+                self._unseen.add(name)
+                logger.warning(
+                    "dsv4 lost decode: cannot look at %s:%d from rank %s (%s); it is taken to be alive",
+                    *held.address,
+                    self._rank,
+                    error,
+                )
             return
+        self._unseen.discard(name)
         if held.is_gone:
             del self._lines[name]
             self._gone[name] = Gone(Peer(name, *held.address), held.why, now_s)

@@ -1,0 +1,165 @@
+"""A watch over decode workers, on SGLang's own managers, with real sockets for the workers.
+
+    python -m tests.peers_watch
+
+The managers are SGLang's; only the maps that a watch reads are made here. It says as JSON, for each kind of map of
+statuses, what became of the rooms of each scene.
+"""
+
+import json
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from serving.peers.watch import Watch
+
+GRACE_S = 10.0
+LOOKS = 4
+"""More than a worker that is gone takes to be found so."""
+LONG_S = 1e6
+NAMES = ("Failed", "Bootstrapping", "WaitingForInput", "Transferring", "Success")
+"""Of SGLang's KVPoll, by value."""
+
+
+class Scene:
+    """A prefill rank with a clock of its own, and the decode workers that it knows."""
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
+        self.now_s = 0.0
+        self.watch = Watch(manager, GRACE_S, lambda: self.now_s)
+        self.listeners: dict[str, socket.socket] = {}
+
+    def starts(self, name: str, port: int = 0) -> int:
+        """A worker starts to listen."""
+        self.listeners[name] = socket.create_server(("127.0.0.1", port))
+        listening: tuple[str, int] = self.listeners[name].getsockname()
+        return listening[1]
+
+    def registers(self, name: str, port: int) -> None:
+        """It makes itself known to prefill."""
+        self.manager.decode_kv_args_table[name] = SimpleNamespace(endpoint="127.0.0.1", dst_port=port)
+
+    def ends(self, name: str) -> None:
+        """It dies."""
+        self.listeners.pop(name).close()
+
+    def room(self, number: int, *statuses: int, of: str = "") -> None:
+        """A room goes through these statuses; the worker `of` has asked for it."""
+        for status in statuses:
+            self.manager.update_status(number, status)
+        if of:
+            known = self.manager.decode_kv_args_table[of]
+            info = SimpleNamespace(endpoint=known.endpoint, dst_port=known.dst_port, is_dummy=False)
+            self.manager.transfer_infos[number] = {of: info}
+
+    def looks(self, after_s: float = 0.0) -> None:
+        """Some looks, so much later."""
+        self.now_s += after_s
+        for _ in range(LOOKS):
+            self.watch.look()
+
+    def found(self, *rooms: int) -> list[str]:
+        """Where these rooms stand, with the first word of the reason if they failed."""
+        reasons = self.manager.failure_records
+        return [
+            " ".join((NAMES[self.manager.request_status.get(room)], *reasons.get(room, "").split()[:1]))
+            for room in rooms
+        ]
+
+    def close(self) -> None:
+        for listener in self.listeners.values():
+            listener.close()
+
+
+def a_worker_dies(scene: Scene, poll: Any) -> Any:
+    scene.registers("a", scene.starts("a"))
+    scene.room(1, poll.Bootstrapping, poll.Transferring, of="a")
+    scene.room(2, poll.Bootstrapping)
+    scene.room(3, poll.Bootstrapping, poll.Success, of="a")
+    scene.room(4, poll.Bootstrapping, of="a")
+    scene.looks()
+    before = scene.found(1, 2, 3, 4)
+    scene.ends("a")
+    scene.looks()
+    at_once = scene.found(1, 2, 3, 4)
+    scene.looks(after_s=GRACE_S)
+    return {"before": before, "at once": at_once, "after the grace": scene.found(2)}
+
+
+def nobody_ever_registered(scene: Scene, poll: Any) -> Any:
+    scene.room(1, poll.Bootstrapping)
+    scene.looks()
+    scene.looks(after_s=LONG_S)
+    return scene.found(1)
+
+
+def another_registers_after_the_last_one_died(scene: Scene, poll: Any) -> Any:
+    scene.registers("a", scene.starts("a"))
+    scene.looks()
+    scene.ends("a")
+    scene.room(1, poll.Bootstrapping)
+    scene.looks()
+    scene.registers("b", scene.starts("b"))
+    scene.looks(after_s=LONG_S)
+    return scene.found(1)
+
+
+def a_worker_that_was_gone_is_named_and_there(scene: Scene, poll: Any) -> Any:
+    port = scene.starts("a")
+    scene.registers("a", port)
+    scene.looks()
+    scene.ends("a")
+    scene.looks()
+    scene.starts("a", port)
+    scene.room(1, poll.Bootstrapping, of="a")
+    scene.looks()
+    return scene.found(1)
+
+
+SCENES: tuple[Callable[[Scene, Any], Any], ...] = (
+    a_worker_dies,
+    nobody_ever_registered,
+    another_registers_after_the_last_one_died,
+    a_worker_that_was_gone_is_named_and_there,
+)
+
+
+def main() -> None:
+    """Say what was found."""
+    warnings.simplefilter("ignore")  # SGLang's, of kernels that this machine has no use for
+    from sglang.srt.disaggregation.base.conn import KVPoll
+    from sglang.srt.disaggregation.common import conn
+
+    def store_of_first_stage() -> Any:
+        store = object.__new__(conn.PPConsensusStore)
+        store._pp_rank = 0
+        store._local_map = {}
+        store._cache_lock = threading.Lock()
+        return store
+
+    def manager(statuses: Any) -> Any:
+        made = object.__new__(conn.CommonKVManager)
+        made.request_status = statuses
+        made.attn_tp_rank = made.pp_rank = 0
+        made.transfer_infos, made.decode_kv_args_table, made.failure_records = {}, {}, {}
+        made.failure_lock = threading.Lock()
+        made._deferred_ack_targets, made._deferred_ack_poisoned_rooms, made._staging_outstanding = {}, set(), {}
+        return made
+
+    said: dict[str, dict[str, Any]] = {}
+    for kind, make_map in (("dict", dict), ("store", store_of_first_stage)):
+        said[kind] = {}
+        for scene_of in SCENES:
+            scene = Scene(manager(make_map()))
+            said[kind][scene_of.__name__] = scene_of(scene, KVPoll)
+            scene.close()
+    json.dump(said, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

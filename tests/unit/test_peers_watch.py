@@ -1,0 +1,26 @@
+"""What becomes of the requests of a decode worker that dies, on SGLang's own managers."""
+
+from typing import Any
+
+import pytest
+
+from tests.engine_process import answer
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    """What became of the rooms of each scene, by the kind of map that statuses are kept in."""
+    return answer("peers_watch")
+
+
+@pytest.mark.parametrize("kind", ["dict", "store"])
+def test_rooms_fail_with_their_worker_and_only_then(found: dict[str, Any], kind: str) -> None:
+    scenes = found[kind]
+    assert scenes["a_worker_dies"] == {
+        "before": ["Transferring", "Bootstrapping", "Success", "Bootstrapping"],
+        "at once": ["Failed decode", "Bootstrapping", "Success", "Failed decode"],
+        "after the grace": ["Failed no"],
+    }
+    assert scenes["nobody_ever_registered"] == ["Bootstrapping"]
+    assert scenes["another_registers_after_the_last_one_died"] == ["Bootstrapping"]
+    assert scenes["a_worker_that_was_gone_is_named_and_there"] == ["Bootstrapping"]
