@@ -1,8 +1,10 @@
 """What the running engines export: nothing at rest, each request once, health checks apart, the patch table."""
 
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,6 +19,8 @@ from tests.engine import StackProfile
 pytestmark = pytest.mark.stack
 
 SETTLED_WITHIN_S = 10
+PROFILE = tomllib.loads((Path(__file__).parents[2] / "profiles" / "cpu.toml").read_text())
+TIMEOUT_S = PROFILE["env"]["SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT"]
 DWELT = "dsv4_inflight_dwell_seconds_count"
 
 
@@ -88,7 +92,7 @@ def test_a_queue_at_rest_is_exported_as_zeros_beside_the_engines_own_metrics(pre
     assert all(sample.labels == stock.labels for sample in states)
     for name in ("held", "settling", "oldest_age_seconds", "oldest_rid_hash", "since_progress_seconds"):
         assert prefill.value(f"dsv4_inflight_{name}") == 0
-    assert prefill.value("dsv4_inflight_timeout_seconds") == 120
+    assert prefill.value("dsv4_inflight_timeout_seconds") == TIMEOUT_S
     assert prefill.value("dsv4_inflight_unstamped_total") == 0
     assert [sample.value for sample in prefill.samples("dsv4_watchdog_fires_total")] == [0.0] * len(STATES)
     assert len(prefill.samples(DWELT)) == len(OUTCOMES)
@@ -143,7 +147,7 @@ def test_the_loads_carry_the_figures(prefill: Engine, decode: Engine) -> None:
         figures = prefill.load(include)["dsv4"]
         assert isinstance(figures, dict)
         assert list(figures["by_state"]) == list(STATES)
-        assert figures["timeout_s"] == 120
+        assert figures["timeout_s"] == TIMEOUT_S
         assert figures["fires_total"] == figures["unstamped_total"] == 0
         assert figures["oldest_rid_hash"] == "00000000" or figures["oldest_age_s"] > 0
         assert abs(figures["refreshed_at"] - time.time()) < 3600
@@ -155,5 +159,5 @@ def test_the_loads_carry_them_in_the_format_of_prometheus(prefill: Engine) -> No
     query = {"include": "disagg", "format": "prometheus"}
     text = httpx.get(f"{prefill.url}/v1/loads", params=query, timeout=30).raise_for_status().text
     found = {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
-    assert found["sglang_dsv4_timeout_s"] == 120
+    assert found["sglang_dsv4_timeout_s"] == TIMEOUT_S
     assert "sglang_dsv4_oldest_age_s" in found
