@@ -6,7 +6,8 @@ PATCH = Patch(
     name="peer-reconnect",
     defect=(
         "one lost UCX connection ends every later transfer to that decode, with all health green: NIXL says that the "
-        "metadata of a disconnected peer is valid, and SGLang registers a peer anew only when it is not"
+        "metadata of a disconnected peer is valid, and SGLang registers a peer anew only when it is not; and decode "
+        "never hears that nothing is written any more for a room whose handles failed in doubt"
     ),
     safe_because=(
         "a registration is dropped after a transfer to that peer has failed, by the one worker that uses it, which has "
@@ -17,12 +18,20 @@ PATCH = Patch(
     delete_when="NIXL's checkRemoteMD says no of a disconnected peer, or SGLang reloads on every transport error",
     hooks=(
         Hook(
+            "sglang.srt.disaggregation.nixl.conn.NixlKVManager.poison_deferred_ack_room",
+            "around",
+            "serving.transfer.reconnect:in_doubt",
+        ),
+        Hook(
             "sglang.srt.disaggregation.nixl.conn.NixlKVManager._reload_invalidated_peers",
             "around",
             "serving.transfer.reconnect:reload_peers",
         ),
     ),
     upstream=(
+        Upstream(
+            "sglang.srt.disaggregation.common.conn", "CommonKVManager.poison_deferred_ack_room", ("5cd119f010c2",)
+        ),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._reload_invalidated_peers", ("fc856e5912c1",)),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager.transfer_worker", ("cc3cd6b8e40c",)),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._post_xfer", ("55d6bba452cd",)),

@@ -30,7 +30,7 @@ def in_doubt(_: Untyped, manager: Untyped, room: int) -> None:
 
 
 def reload_peers(original: Untyped, manager: Untyped, room_transfer_infos: Mapping[str, Untyped]) -> None:
-    """Around SGLang's look at the peers of a room whose transfer has just failed, in the worker that alone uses them."""
+    """Around SGLang's look at the peers of a room whose transfer failed, in the worker that alone uses them."""
     rooms = {info.room for info in room_transfer_infos.values()} & _doubtful(manager)
     if rooms or _is_about_the_connection(sys.exception()):
         for name in room_transfer_infos:
