@@ -138,7 +138,7 @@ def test_a_right_answer_in_time_with_nothing_left_behind_is_no_failure() -> None
         (replace(evidence(), held_after={"prefill": None, "decode": IDLE}), "CANNOT_LOOK"),
         (replace(evidence(), probes=(outcome("refused", "", error="x"),)), "NOT_SERVING"),
         (replace(evidence(), loads=tuple(load(100 + n / 5, 2, ours=1) for n in range(10))), "STALE"),
-        (replace(evidence(), loads=tuple(load(100.0 + n, 1, age_s=1 + n / 4) for n in range(3))), "AGED_WRONG"),
+        (replace(evidence(), loads=tuple(load(100 + n / 3, 1, age_s=2.0) for n in range(5))), "AGE_FROZEN"),
         (evidence(outcome("answered", "abcdef", holds=True), episode=calm(holds=True)), "NOT_HELD"),
         (evidence(outcome("refused", "", error="no reason", holds=True), episode=calm(holds=True)), "NOT_HELD"),
     ],

@@ -1,6 +1,6 @@
 """What must be true of an episode, judged from what was seen. Pure: no engine is asked anything here."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.stack.faults.episodes import Evidence
@@ -15,6 +15,9 @@ NEAR_S = 0.5
 
 POLL_S = 2.0
 """The grace of the issue's bound: deadline + 2 s."""
+
+STUCK_LOADS = 4
+"""So many loads in a row with the same age are no accident."""
 
 TOLD = ("inflight timeout", "scheduler stall", "is gone", "no decode worker is alive", "lease of this held canary")
 """Beginnings of sentences with which the patched engine ends a request."""
@@ -38,7 +41,7 @@ def failures(evidence: Evidence, *, timeout_s: float) -> tuple[Failure, ...]:
         lambda: not_idle(evidence),
         lambda: failed_probes(evidence.probes),
         lambda: stale(evidence),
-        lambda: aged_wrong(evidence.loads),
+        lambda: age_frozen(evidence.loads),
         lambda: held_unseen(evidence, timeout_s),
     )
     return tuple(failure for check in checks for failure in check())
@@ -113,21 +116,28 @@ def stale(evidence: Evidence) -> Iterator[Failure]:
                 yield Failure("STALE", f"{source} said {said:g} inflight from {when}, which was not so")
 
 
-def aged_wrong(loads: Sequence[Load]) -> Iterator[Failure]:
-    """The oldest request grew older by another time than went by."""
-    first: tuple[object, float, float] | None = None
+def age_frozen(loads: Sequence[Load]) -> Iterator[Failure]:
+    """The oldest request was said to be of one and the same age for longer than FRESH_S, while prefill was not busy.
+
+    A load that is published right behind a long batch still has the age of before it; the next ones do not.
+    """
+    same: list[Load] = []
     for load in loads:
         if load.dsv4 is None or not load.fresh:
             continue
-        rid_hash, age_s = load.dsv4["oldest_rid_hash"], float(load.dsv4["oldest_age_s"])
-        if first is None or first[0] != rid_hash or age_s < first[2]:
-            # A request that was sent again has its id and a new age.
-            first = (rid_hash, load.told_s, age_s)
-        elif age_s and abs((age_s - first[2]) - (load.told_s - first[1])) > FRESH_S:
+        if same and same[-1].dsv4 is not None and _oldest(same[-1].dsv4) != _oldest(load.dsv4):
+            same = []
+        same.append(load)
+        seconds = load.told_s - same[0].told_s
+        if load.dsv4["oldest_age_s"] and len(same) >= STUCK_LOADS and seconds > FRESH_S:
             yield Failure(
-                "AGED_WRONG", f"{load.told_s - first[1]:.1f} s went by, and {age_s - first[2]:.1f} s were told"
+                "AGE_FROZEN", f"the oldest request was {load.dsv4['oldest_age_s']:.1f} s old for {seconds:.1f} s"
             )
             return
+
+
+def _oldest(dsv4: Mapping[str, object]) -> tuple[object, object]:
+    return dsv4["oldest_rid_hash"], dsv4["oldest_age_s"]
 
 
 @dataclass(frozen=True)
