@@ -26,6 +26,7 @@ lint: install-dev
 bench: install-dev
 	$(BIN)/python -m benchmarks.startup $(ARGS)
 	$(BIN)/python -m benchmarks.poll
+	$(BIN)/python -m benchmarks.reliability
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

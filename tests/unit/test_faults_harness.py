@@ -191,10 +191,10 @@ def test_metrics_are_summed_over_their_series() -> None:
     assert Scrape(0.0, 0.0, {}).ours is None
 
 
-def test_the_bound_of_a_client_is_the_longer_timer_two_seconds_and_the_work() -> None:
+def test_the_bound_of_a_client_is_the_longer_timer_three_seconds_and_the_work() -> None:
     episode = calm()
     longest = replace(episode, asked=(replace(episode.asked[0], length=5000),))
-    assert limit_of(longest, Timers(4.0, 8.0)) == pytest.approx(8.0 + 2.0 + 2.0)
+    assert limit_of(longest, Timers(4.0, 8.0)) == pytest.approx(8.0 + 3.0 + 2.0)
 
 
 def line(seed: int, *, stock: bool = False, failed: tuple[str, ...] = ()) -> Line:

@@ -75,9 +75,12 @@ def prompts_of(episode: Episode) -> dict[str, Prompt]:
 
 
 def limit_of(episode: Episode, timers: Timers) -> float:
-    """How long a client may wait: the longer of the two timers, 2 s, and the work that all of the episode is."""
+    """How long a client may wait: the longer of the two timers, 3 s, and the work that all of the episode is.
+
+    docs/timeouts.md says case by case which timer it is; none of them is longer than this.
+    """
     work_s = sum(asked.length for asked in episode.asked) / TOKENS_PER_S
-    return max(timers.inflight_timeout_s, timers.stall_timeout_s) + 2.0 + work_s
+    return max(timers.inflight_timeout_s, timers.stall_timeout_s) + 3.0 + work_s
 
 
 @dataclass
