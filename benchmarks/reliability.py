@@ -1,10 +1,12 @@
 """Faults against a running stack, from fixed seeds: what becomes of the requests, and of what the engines hold.
 
-    python -m benchmarks.reliability [--episodes N] [--first-seed N] [--journal FILE] [--stock]
+    python -m benchmarks.reliability [--episodes N] [--first-seed N] [--journal FILE]
+        [--stock | --without PATCHES]
 
 Each episode is one line of the journal, written when it is over; a run that was interrupted goes on behind the last
 one. Progress goes to stderr, the table to stdout. After an episode that the stack did not recover from it is started
-anew, so that no episode suffers from another. `--stock` runs the same against SGLang as it is.
+anew, so that no episode suffers from another. `--stock` runs the same against SGLang as it is,
+and `--without` against a part of the patches: it shows what each of them is for.
 """
 
 import argparse
@@ -23,7 +25,7 @@ from pathlib import Path
 from tests.stack.faults.checks import failures, gauge_frozen_s, pinned_for_s
 from tests.stack.faults.episodes import Evidence, ask_further, run_episode
 from tests.stack.faults.plan import FAULTS, Episode, Fault, fault_of, plan_episode
-from tests.stack.faults.stack import FaultStack, Knobs, start_stack
+from tests.stack.faults.stack import ALL, FaultStack, Knobs, start_stack
 
 FURTHER = 200
 HARMED = frozenset({"NOT_IDLE", "NOT_SERVING", "CANNOT_LOOK", "BROKEN"})
@@ -41,7 +43,7 @@ class Line:
 
     seed: int
     fault: Fault
-    stock: bool
+    without: str
     requests: int
     fates: dict[str, int]
     wrong: int
@@ -62,7 +64,7 @@ def line_of(evidence: Evidence, knobs: Knobs) -> Line:
     return Line(
         seed=evidence.episode.seed,
         fault=evidence.episode.fault,
-        stock=knobs.stock,
+        without=knobs.without,
         requests=len(evidence.outcomes),
         fates=dict(Counter(outcome.fate for outcome in evidence.outcomes)),
         wrong=sum(not outcome.right for outcome in (*evidence.outcomes, *evidence.probes)),
@@ -82,7 +84,7 @@ def broken_line(episode: Episode, knobs: Knobs, error: BaseException, took_s: fl
     return Line(
         seed=episode.seed,
         fault=episode.fault,
-        stock=knobs.stock,
+        without=knobs.without,
         requests=len(episode.asked),
         fates={},
         wrong=0,
@@ -97,8 +99,8 @@ def broken_line(episode: Episode, knobs: Knobs, error: BaseException, took_s: fl
     )
 
 
-def read_journal(path: Path, *, stock: bool) -> dict[int, Line]:
-    """The lines of a journal by seed, those of the other engine left out. A line that was cut short is not there."""
+def read_journal(path: Path, without: str) -> dict[int, Line]:
+    """The lines of a journal by seed, without those of an engine with other patches and without one that was cut short."""
     found: dict[int, Line] = {}
     if path.exists():
         for text in path.read_text().splitlines():
@@ -107,7 +109,7 @@ def read_journal(path: Path, *, stock: bool) -> dict[int, Line]:
             except json.JSONDecodeError:
                 continue
             line = Line(**{**values, "failed": tuple(values["failed"]), "evidence": tuple(values["evidence"])})
-            if line.stock == stock:
+            if line.without == without:
                 found[line.seed] = line
     return found
 
@@ -181,13 +183,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--journal", type=Path, help="default: in the directory for temporary files")
-    parser.add_argument("--stock", action="store_true", help="SGLang without any of our patches")
+    parser.add_argument("--without", default="", metavar="PATCHES", help="switch these off, by name with commas")
+    parser.add_argument("--stock", dest="without", action="store_const", const=ALL, help="the same as --without all")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    knobs = Knobs(stock=options.stock)
-    name = f"dsv4-reliability-{'stock' if options.stock else 'patched'}.jsonl"
-    journal: Path = options.journal or Path(tempfile.gettempdir()) / name
-    known = read_journal(journal, stock=knobs.stock)
+    knobs = Knobs(without=options.without)
+    journal: Path = options.journal or Path(tempfile.gettempdir()) / "dsv4-reliability.jsonl"
+    known = read_journal(journal, knobs.without)
     wanted = range(options.first_seed, options.first_seed + options.episodes)
     say(f"journal {journal}: {sum(seed in known for seed in wanted)} of {len(wanted)} episodes are in it")
     with tempfile.TemporaryDirectory(prefix="reliability") as folder:

@@ -9,7 +9,7 @@ import pytest
 from tests.stack.faults.checks import failures, gauge_frozen_s, pinned_for_s
 from tests.stack.faults.episodes import ask_further, run_episode
 from tests.stack.faults.plan import Action, Fault, plan_episode
-from tests.stack.faults.stack import FaultStack, Knobs, start_stack
+from tests.stack.faults.stack import ALL, FaultStack, Knobs, start_stack
 
 pytestmark = pytest.mark.stack
 
@@ -49,7 +49,7 @@ def test_the_stack_serves_on_after_all_of_them(patched: FaultStack) -> None:
 def test_on_stock_sglang_the_same_fault_pins_requests_for_as_long_as_one_watches(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    stack = start_stack(tmp_path_factory.mktemp("stock"), "faults-stock", Knobs(stock=True))
+    stack = start_stack(tmp_path_factory.mktemp("stock"), "faults-stock", Knobs(without=ALL))
     try:
         planned = plan_episode(5, "freeze-long", stack.knobs.timers)
         freeze, thaw = planned.actions

@@ -197,11 +197,11 @@ def test_the_bound_of_a_client_is_the_longer_timer_three_seconds_and_the_work() 
     assert limit_of(longest, Timers(4.0, 8.0)) == pytest.approx(8.0 + 3.0 + 2.0)
 
 
-def line(seed: int, *, stock: bool = False, failed: tuple[str, ...] = ()) -> Line:
+def line(seed: int, *, without: str = "", failed: tuple[str, ...] = ()) -> Line:
     return Line(
         seed=seed,
         fault=fault_of(seed),
-        stock=stock,
+        without=without,
         requests=4,
         fates={"answered": 3, "no answer": 1},
         wrong=0,
@@ -218,11 +218,11 @@ def line(seed: int, *, stock: bool = False, failed: tuple[str, ...] = ()) -> Lin
 
 def test_an_interrupted_journal_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
-    assert read_journal(journal, stock=False) == {}
-    lines = [line(1), line(2, failed=("STALE",)), line(3, stock=True)]
+    assert read_journal(journal, "") == {}
+    lines = [line(1), line(2, failed=("STALE",)), line(3, without="all")]
     journal.write_text("".join(json.dumps(asdict(one)) + "\n" for one in lines) + '{"seed": 4, "fau')
-    assert read_journal(journal, stock=False) == {1: lines[0], 2: lines[1]}
-    assert read_journal(journal, stock=True) == {3: lines[2]}
+    assert read_journal(journal, "") == {1: lines[0], 2: lines[1]}
+    assert read_journal(journal, "all") == {3: lines[2]}
 
 
 def test_the_table_has_a_row_for_each_fault_that_was_tried_and_one_for_all() -> None:

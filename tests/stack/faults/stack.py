@@ -34,7 +34,9 @@ PROFILE = "cpu"
 POOL = "args.max-total-tokens = 16384"
 # What does not fit into the sockets stays in prefill's pages for as long as decode is stopped.
 SMALL_BUFFERS = {"UCX_TCP_SNDBUF": "64k", "UCX_TCP_RCVBUF": "64k"}
-STOCK = {"SGLANG_DSV4_DISABLE_PATCHES": "all", "SGLANG_DSV4_PATCH_POLICY": "warn"}
+
+ALL = "all"
+"""Every patch: without it the engine is the stock one."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,11 @@ class Worker:
 
 @dataclass(frozen=True)
 class Knobs:
-    """What the engines are told: timers, in seconds, and whether to be the stock one."""
+    """What the engines are told: timers, in seconds, and `without` which patches, by name with commas, to do."""
 
     timers: Timers = field(default_factory=Timers)
     lost_decode_grace_s: float = 4.0
-    stock: bool = False
+    without: str = ""
 
     @property
     def env(self) -> dict[str, str]:
@@ -70,7 +72,9 @@ class Knobs:
             "SGLANG_DSV4_SCHEDULER_STALL_TIMEOUT": f"{self.timers.stall_timeout_s:g}",
             "SGLANG_DSV4_ALLOW_HOLD": "1",
         }
-        return {**told, **(STOCK if self.stock else {})}
+        # A missing patch would end the engine, and it is missing on purpose here.
+        less = {"SGLANG_DSV4_DISABLE_PATCHES": self.without, "SGLANG_DSV4_PATCH_POLICY": "warn"}
+        return {**told, **(less if self.without else {})}
 
 
 def planned_workers(dsv4: Dsv4, profile: StackProfile, knobs: Knobs, clock: Path) -> dict[Role, Worker]:
