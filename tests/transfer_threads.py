@@ -175,6 +175,7 @@ def decode_hears_after(kind: type[Any], bad: Sequence[bytes]) -> Probe:
 
 def probes() -> dict[str, dict[str, Probe]]:
     """By thread: after what it should still do its work."""
+    unknown = works_after(MooncakeKVManager, known=False)
     return {
         "NIXL prefill": {
             name: bootstraps_after(NixlKVManager, "_start_bootstrap_thread", bad) for name, bad in MESSAGES.items()
@@ -187,7 +188,8 @@ def probes() -> dict[str, dict[str, Probe]]:
             "auxiliary data cut short": decode_hears_after(MooncakeKVManager, [MooncakeKVManager.AUX_DATA_HEADER]),
         },
         "Mooncake worker": {
-            "a peer that is not known": works_after(MooncakeKVManager, known=False),
+            "a peer that is not known": unknown,
+            "the room of that peer": Probe(unknown.manager, FAILED, room=8),
             "a room that is cleared meanwhile": works_after(MooncakeKVManager, known=True),
         },
     }

@@ -61,7 +61,18 @@ def work(
             if taken.last is None or taken.count == seen:
                 raise
             seen = taken.count
-            _fail(manager, taken.last.room, error, settled=writes.settle())
+            settled = writes.settle()
+            if settled:
+                _uncount(manager, taken.last)
+            _fail(manager, taken.last.room, error, settled=settled)
+
+
+def _uncount(manager: Untyped, chunk: Untyped) -> None:
+    """Take back that a chunk is being written, and that nobody can know: prefill's pages and decode's wait for it."""
+    if getattr(chunk, "staging_counted", False):
+        chunk.staging_counted = False
+        manager._staging_outstanding[chunk.room] = max(0, manager._staging_outstanding.get(chunk.room, 0) - 1)
+    getattr(manager, "_deferred_ack_poisoned_rooms", set()).discard(chunk.room)
 
 
 def _fail(manager: Untyped, room: int, error: Exception, *, settled: bool) -> None:
@@ -80,5 +91,8 @@ def _fail(manager: Untyped, room: int, error: Exception, *, settled: bool) -> No
     manager.record_failure(room, reason)
     manager.update_status(room, FAILED)
     for peer in peers:
-        # The rank that failed does not count, as it does for a success.
-        manager.sync_status_to_decode_endpoint(peer.endpoint, peer.dst_port, room, FAILED, 0)
+        try:
+            # Which rank failed does not count, as it does for a success.
+            manager.sync_status_to_decode_endpoint(peer.endpoint, peer.dst_port, room, FAILED, 0)
+        except Exception as unreachable:  # noqa: BLE001 - whatever it is, the worker has others to serve
+            logger.warning("dsv4: %s:%s was not told of room %s: %s", peer.endpoint, peer.dst_port, room, unreachable)
