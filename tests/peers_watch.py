@@ -15,12 +15,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from serving.peers.watch import Watch
+from serving.peers.watch import Watch, gave_up
 
 GRACE_S = 10.0
 LOOKS = 4
 """More than a worker that is gone takes to be found so."""
 LONG_S = 1e6
+HEARD_WITHIN_MS = 10_000
 NAMES = ("Failed", "Bootstrapping", "WaitingForInput", "Transferring", "Success")
 """Of SGLang's KVPoll, by value."""
 
@@ -31,7 +32,7 @@ class Scene:
     def __init__(self, manager: Any) -> None:
         self.manager = manager
         self.now_s = 0.0
-        self.watch = Watch(manager, GRACE_S, lambda: self.now_s)
+        self.watch = manager.dsv4_peers = Watch(manager, GRACE_S, lambda: self.now_s)
         self.listeners: dict[str, socket.socket] = {}
 
     def starts(self, name: str, port: int = 0) -> int:
@@ -121,17 +122,41 @@ def a_worker_that_was_gone_is_named_and_there(scene: Scene, poll: Any) -> Any:
     return scene.found(1)
 
 
+def prefill_gives_up_a_room(scene: Scene, poll: Any) -> Any:
+    """What each of two workers hears of it: room and status."""
+    import zmq
+
+    with zmq.Context() as context, context.socket(zmq.PULL) as one, context.socket(zmq.PULL) as other:
+        for name, worker in (("a", one), ("b", other)):
+            worker.setsockopt(zmq.RCVTIMEO, HEARD_WITHIN_MS)
+            scene.registers(name, worker.bind_to_random_port("tcp://127.0.0.1"))
+        scene.looks()
+        scene.room(9, poll.Bootstrapping)
+        sender = SimpleNamespace(kv_mgr=scene.manager, bootstrap_room=9)
+        gave_up(None, sender)
+        scene.looks()
+        scene.manager.record_failure(9, "too long")
+        gave_up(poll.Failed, sender)
+        scene.looks()
+        heard = [scene.manager.parse_kv_status_message(worker.recv_multipart()) for worker in (one, other)]
+        for sock in (*scene.manager._socket_cache.values(), *scene.manager._monitor_cache.values()):
+            sock.close(linger=0)
+    return [[room, NAMES[status]] for room, status, _, _ in heard]
+
+
 SCENES: tuple[Callable[[Scene, Any], Any], ...] = (
     a_worker_dies,
     nobody_ever_registered,
     another_registers_after_the_last_one_died,
     a_worker_that_was_gone_is_named_and_there,
+    prefill_gives_up_a_room,
 )
 
 
 def main() -> None:
     """Say what was found."""
     warnings.simplefilter("ignore")  # SGLang's, of kernels that this machine has no use for
+    import zmq
     from sglang.srt.disaggregation.base.conn import KVPoll
     from sglang.srt.disaggregation.common import conn
 
@@ -145,7 +170,10 @@ def main() -> None:
     def manager(statuses: Any) -> Any:
         made = object.__new__(conn.CommonKVManager)
         made.request_status = statuses
-        made.attn_tp_rank = made.pp_rank = 0
+        made.attn_tp_rank = made.pp_rank = made.attn_cp_rank = 0
+        made.pp_size = made.attn_cp_size = 1
+        made._zmq_ctx, made._socket_lock = zmq.Context(), threading.Lock()
+        made._socket_cache, made._monitor_cache, made._socket_send_locks = {}, {}, {}
         made.transfer_infos, made.decode_kv_args_table, made.failure_records = {}, {}, {}
         made.failure_lock = threading.Lock()
         made._deferred_ack_targets, made._deferred_ack_poisoned_rooms, made._staging_outstanding = {}, set(), {}

@@ -11,17 +11,22 @@ PATCH = Patch(
     name="lost-decode",
     defect=(
         "prefill does not notice that a decode worker died: a request that decode had not asked for yet waits for it "
-        "until the bootstrap timeout, 300 s, and the router and its client wait with it"
+        "until the bootstrap timeout, 300 s, and the router and its client wait with it; and when that timeout ends a "
+        "request for which decode has no room, decode is not told, and keeps its half until it has"
     ),
     safe_because=(
         "a worker is gone only once its kernel has closed the connection that is kept to it and refused two more; a "
         "room is only ever failed, through SGLang's own conclude_failure, which records the first reason, never "
-        "revives one and frees nothing: the scheduler's next poll ends the request as it ends any failed one"
+        "revives one and frees nothing: the scheduler's next poll ends the request as it ends any failed one; decode "
+        "workers are told by SGLang's own status message, which one that does not have the room drops"
     ),
     needed_by=">=0.5.15",
     made_for="==0.5.23",
     delete_when="prefill fails the requests of a decode worker that is gone by itself",
-    hooks=(Hook(f"{_PREFILL}.PrefillBootstrapQueue._init_kv_manager", "after", "serving.peers.watch:start"),),
+    hooks=(
+        Hook(f"{_PREFILL}.PrefillBootstrapQueue._init_kv_manager", "after", "serving.peers.watch:start"),
+        Hook(f"{_COMMON}.CommonKVSender._check_bootstrap_timeout", "after", "serving.peers.watch:gave_up"),
+    ),
     upstream=(
         Upstream(_PREFILL, "PrefillBootstrapQueue._init_kv_manager", ("51083c2e7cf2",)),
         Upstream(_COMMON, "CommonKVManager.conclude_transfer", ("e051408f69ea",)),
@@ -34,6 +39,12 @@ PATCH = Patch(
         Upstream(_MOONCAKE, "KVArgsRegisterInfo", ("76260434ecf4",)),
         Upstream(_MOONCAKE, "MooncakeKVManager._publish_peer_registration", ("bfe10924a2aa",)),
         Upstream("sglang.srt.disaggregation.pp_consensus_store", "PPConsensusStore", ("c160fb6b2ce3",)),
+        Upstream(_COMMON, "CommonKVManager.send_kv_status_message", ("45d527037087",)),
+        Upstream(_COMMON, "CommonKVManager.apply_prefill_status", ("4bb2dea1ec5f",)),
+        Upstream(_COMMON, "CommonKVSender._check_bootstrap_timeout", ("942c7a28f450",)),
+        Upstream(
+            "sglang.srt.disaggregation.decode", "DecodePreallocQueue._update_handshake_waiters", ("717bcd0fcf6f",)
+        ),
     ),
     # Without it a fault takes longer to show at the client; everything else is as it was.
     required=False,

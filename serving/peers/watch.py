@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -30,8 +31,21 @@ def start(manager: Untyped, *_: Untyped) -> None:
     Raises:
         SystemExit: SGLANG_DSV4_LOST_DECODE_GRACE is no number of seconds.
     """
-    watch = Watch(manager, limits.seconds(GRACE, GRACE_DEFAULT_S))
+    manager.dsv4_peers = watch = Watch(manager, limits.seconds(GRACE, GRACE_DEFAULT_S))
     threading.Thread(target=watch.run, name="dsv4-lost-decode", daemon=True).start()
+
+
+def gave_up(status: Untyped, sender: Untyped) -> None:
+    """After prefill looked whether a request has waited too long for decode to ask: if so, have every decode told.
+
+    Nobody here knows whose it is. The one that has it, and no room for it, would keep it until it has; the others do
+    not know the room.
+    """
+    if status is not None:
+        manager, room = sender.kv_mgr, sender.bootstrap_room
+        with manager.failure_lock:
+            reason = manager.failure_records.get(room)
+        manager.dsv4_peers.given_up.append((room, reason))
 
 
 class Watch:
@@ -50,6 +64,8 @@ class Watch:
         self._gone: dict[str, Gone] = {}
         self._unseen: set[str] = set()
         self._waiting = Waiting()
+        self.given_up: deque[tuple[int, str | None]] = deque()
+        """Rooms that prefill has given up, with why; the scheduler's thread puts them there."""
         self._rank = f"tp{manager.attn_tp_rank}/pp{manager.pp_rank}"
 
     def run(self) -> None:
@@ -85,6 +101,8 @@ class Watch:
         )
         for room, reason in failed.items():
             self._fail(room, reason)
+        while self.given_up:
+            self._tell_all(*self.given_up.popleft())
 
     def _notice_registrations(self) -> None:
         for name, registration in dict(self._manager.decode_kv_args_table).items():
@@ -161,6 +179,16 @@ class Watch:
         ended = self._manager.conclude_failure(bootstrap_room=room, failure_reason=reason, targets=alive)
         if ended is not None:
             logger.warning("dsv4 lost decode room=%s rank=%s reason=%r", room, self._rank, reason)
+
+    def _tell_all(self, room: int, reason: str | None) -> None:
+        from sglang.srt.disaggregation.base.conn import KVPoll
+
+        self._manager.send_kv_status_message(
+            targets=[held.address for held in self._lines.values()],
+            bootstrap_room=room,
+            status=KVPoll.Failed,
+            failure_reason=reason,
+        )
 
 
 def statuses(request_status: Untyped) -> Mapping[int, int]:

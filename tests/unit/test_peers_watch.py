@@ -24,3 +24,8 @@ def test_rooms_fail_with_their_worker_and_only_then(found: dict[str, Any], kind:
     assert scenes["nobody_ever_registered"] == ["Bootstrapping"]
     assert scenes["another_registers_after_the_last_one_died"] == ["Bootstrapping"]
     assert scenes["a_worker_that_was_gone_is_named_and_there"] == ["Bootstrapping"]
+
+
+@pytest.mark.parametrize("kind", ["dict", "store"])
+def test_every_decode_hears_of_a_room_that_prefill_gave_up(found: dict[str, Any], kind: str) -> None:
+    assert found[kind]["prefill_gives_up_a_room"] == [[9, "Failed"], [9, "Failed"]]
