@@ -108,4 +108,5 @@ PATCH = Patch(
             ("1e054f6d1303",),
         ),
     ),
+    relies_on=("decode-is-told", "settled-pages"),
 )

@@ -1,4 +1,4 @@
-"""The variants of the CPU profile come up, prove themselves, answer rightly, and go."""
+"""The variants of the CPU profile come up, prove themselves, answer rightly, end a pinned request, and go."""
 
 import shutil
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine import Dsv4, assert_gone, shm_files, write_profile
+from tests.held import check_held_canaries
 from tests.stack.test_equality import check_equality
 
 pytestmark = pytest.mark.stack
@@ -28,10 +29,13 @@ LENGTHS = (1, 300, 4097, 8000)
 def test_the_variant_serves(extends: str, prefill: int, decode: int, tmp_path: Path) -> None:
     before = shm_files()
     mine = Dsv4(tmp_path / "state")
-    profile = write_profile(tmp_path, f"v-{extends}", extends=extends, prefill=prefill, decode=decode)
+    may_hold = "[env]\nSGLANG_DSV4_ALLOW_HOLD = 1"
+    profile = write_profile(tmp_path, f"v-{extends}", extends=extends, prefill=prefill, decode=decode, more=may_hold)
     served = mine.run("serve", "--detach", profile.path, timeout_s=300)
     assert served.code == 0, served.err
     check_equality(profile.url, None, lengths=LENGTHS)
+    if prefill == decode == 1:
+        check_held_canaries(profile)
     stopped = mine.run("stop", "--yes", profile.path)
     assert stopped.code == 0, stopped.err
     assert_gone(profile, before)
