@@ -100,7 +100,7 @@ def broken_line(episode: Episode, knobs: Knobs, error: BaseException, took_s: fl
 
 
 def read_journal(path: Path, without: str) -> dict[int, Line]:
-    """The lines of a journal by seed, without those of an engine with other patches and without one that was cut short."""
+    """The lines of a journal by seed, but those of an engine with other patches and one that was cut short."""
     found: dict[int, Line] = {}
     if path.exists():
         for text in path.read_text().splitlines():
