@@ -1,7 +1,7 @@
 """Faults against a running stack, from fixed seeds: what becomes of the requests, and of what the engines hold.
 
     python -m benchmarks.reliability [--episodes N] [--first-seed N] [--journal FILE]
-        [--stock | --without PATCHES]
+        [--profile NAME] [--stock | --without PATCHES]
 
 Each episode is one line of the journal, written when it is over; a run that was interrupted goes on behind the last
 one. Progress goes to stderr, the table to stdout. After an episode that the stack did not recover from it is started
@@ -43,6 +43,7 @@ class Line:
 
     seed: int
     fault: Fault
+    profile: str
     without: str
     requests: int
     fates: dict[str, int]
@@ -64,6 +65,7 @@ def line_of(evidence: Evidence, knobs: Knobs) -> Line:
     return Line(
         seed=evidence.episode.seed,
         fault=evidence.episode.fault,
+        profile=knobs.profile,
         without=knobs.without,
         requests=len(evidence.outcomes),
         fates=dict(Counter(outcome.fate for outcome in evidence.outcomes)),
@@ -84,6 +86,7 @@ def broken_line(episode: Episode, knobs: Knobs, error: BaseException, took_s: fl
     return Line(
         seed=episode.seed,
         fault=episode.fault,
+        profile=knobs.profile,
         without=knobs.without,
         requests=len(episode.asked),
         fates={},
@@ -99,8 +102,8 @@ def broken_line(episode: Episode, knobs: Knobs, error: BaseException, took_s: fl
     )
 
 
-def read_journal(path: Path, without: str) -> dict[int, Line]:
-    """The lines of a journal by seed, but those of an engine with other patches and one that was cut short."""
+def read_journal(path: Path, knobs: Knobs) -> dict[int, Line]:
+    """The lines of a journal by seed, but those of another engine and one that was cut short."""
     found: dict[int, Line] = {}
     if path.exists():
         for text in path.read_text().splitlines():
@@ -109,7 +112,7 @@ def read_journal(path: Path, without: str) -> dict[int, Line]:
             except json.JSONDecodeError:
                 continue
             line = Line(**{**values, "failed": tuple(values["failed"]), "evidence": tuple(values["evidence"])})
-            if line.without == without:
+            if (line.profile, line.without) == (knobs.profile, knobs.without):
                 found[line.seed] = line
     return found
 
@@ -183,13 +186,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--journal", type=Path, help="default: in the directory for temporary files")
+    parser.add_argument("--profile", default="cpu", help="a built-in profile, by default %(default)s")
     parser.add_argument("--without", default="", metavar="PATCHES", help="switch these off, by name with commas")
     parser.add_argument("--stock", dest="without", action="store_const", const=ALL, help="the same as --without all")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    knobs = Knobs(without=options.without)
+    knobs = Knobs(profile=options.profile, without=options.without)
     journal: Path = options.journal or Path(tempfile.gettempdir()) / "dsv4-reliability.jsonl"
-    known = read_journal(journal, knobs.without)
+    known = read_journal(journal, knobs)
     wanted = range(options.first_seed, options.first_seed + options.episodes)
     say(f"journal {journal}: {sum(seed in known for seed in wanted)} of {len(wanted)} episodes are in it")
     with tempfile.TemporaryDirectory(prefix="reliability") as folder:

@@ -17,6 +17,7 @@ from tests.stack.faults.load import Fate, Outcome
 from tests.stack.faults.observe import Load, Scrape, parse_metrics
 from tests.stack.faults.plan import FAULTS, Episode, Fault, Timers, fault_of, plan_episode
 from tests.stack.faults.prompts import DECOYS, NOISE, Prompt, make_prefix, make_prompt, probes
+from tests.stack.faults.stack import Knobs
 
 TIMERS = Timers()
 IDLE = {"rooms": 0, "num_used_tokens": 0}
@@ -201,6 +202,7 @@ def line(seed: int, *, without: str = "", failed: tuple[str, ...] = ()) -> Line:
     return Line(
         seed=seed,
         fault=fault_of(seed),
+        profile="cpu",
         without=without,
         requests=4,
         fates={"answered": 3, "no answer": 1},
@@ -218,11 +220,12 @@ def line(seed: int, *, without: str = "", failed: tuple[str, ...] = ()) -> Line:
 
 def test_an_interrupted_journal_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
-    assert read_journal(journal, "") == {}
+    assert read_journal(journal, Knobs()) == {}
     lines = [line(1), line(2, failed=("STALE",)), line(3, without="all")]
     journal.write_text("".join(json.dumps(asdict(one)) + "\n" for one in lines) + '{"seed": 4, "fau')
-    assert read_journal(journal, "") == {1: lines[0], 2: lines[1]}
-    assert read_journal(journal, "all") == {3: lines[2]}
+    assert read_journal(journal, Knobs()) == {1: lines[0], 2: lines[1]}
+    assert read_journal(journal, Knobs(without="all")) == {3: lines[2]}
+    assert read_journal(journal, Knobs(profile="cpu-mooncake")) == {}
 
 
 def test_the_table_has_a_row_for_each_fault_that_was_tried_and_one_for_all() -> None:

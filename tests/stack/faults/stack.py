@@ -29,7 +29,6 @@ ROLES: tuple[Role, ...] = ("prefill", "decode", "router")
 
 READY_WITHIN_S = 120.0
 WALLCLOCK = Path(__file__).parent / "wallclock"
-PROFILE = "cpu"
 # Pages that were freed are soon somebody else's: a late write into them would show.
 POOL = "args.max-total-tokens = 16384"
 # What does not fit into the sockets stays in prefill's pages for as long as decode is stopped.
@@ -56,7 +55,12 @@ class Worker:
 
 @dataclass(frozen=True)
 class Knobs:
-    """What the engines are told: timers, in seconds, and `without` which patches, by name with commas, to do."""
+    """What the engines are told: a built-in profile, timers in seconds, and `without` which patches to do.
+
+    Patches are named with commas between them; ALL is every one.
+    """
+
+    profile: str = "cpu"
 
     timers: Timers = field(default_factory=Timers)
     lost_decode_grace_s: float = 4.0
@@ -103,12 +107,13 @@ class FaultStack:
     idle: dict[Role, Mapping[str, int]] = field(default_factory=dict)
 
     @classmethod
-    def planned(cls, folder: Path, name: str, knobs: Knobs, *, extends: str = PROFILE) -> "FaultStack":
+    def planned(cls, folder: Path, name: str, knobs: Knobs) -> "FaultStack":
         """A stack on ports of its own, not started. Its model is made."""
         dsv4 = Dsv4(folder / "state")
         clock = folder / "wall-clock"
         clock.write_text("0")
-        workers = planned_workers(dsv4, write_profile(folder, name, extends=extends, more=POOL), knobs, clock)
+        profile = write_profile(folder, name, extends=knobs.profile, more=POOL)
+        workers = planned_workers(dsv4, profile, knobs, clock)
         argv = workers["prefill"].argv
         model = argv[argv.index("--model-path") + 1]
         variant = Path(model).name
