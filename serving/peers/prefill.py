@@ -1,0 +1,71 @@
+"""The thread of a decode rank that notices a prefill worker which is gone, also when another answers in its place.
+
+SGLang asks a prefill's bootstrap server every few seconds whether it is healthy, and takes two failures for its death.
+A worker that is restarted within that time never fails: decode keeps the ports of the one before, and every request
+hangs. And what decode keeps back for a transfer of the dead one would be kept for ever.
+"""
+
+import logging
+import threading
+import time
+from typing import Final
+
+from serving.peers import line
+from serving.peers.line import Line
+from serving.untyped import Untyped
+
+logger = logging.getLogger(__name__)
+
+EVERY_S: Final = 1.0
+IN_DOUBT_S: Final = 0.2
+
+
+def start(manager: Untyped, *_: Untyped) -> None:
+    """After decode has made its KV manager: watch over the prefill workers that it has connected to."""
+    threading.Thread(target=PrefillWatch(manager).run, name="dsv4-lost-prefill", daemon=True).start()
+
+
+class PrefillWatch:
+    """What one decode rank knows of the prefill ranks that it sends to. All of it runs in one thread."""
+
+    def __init__(self, manager: Untyped) -> None:
+        self._manager = manager
+        self._lines: dict[tuple[str, str, int], Line] = {}
+
+    def run(self) -> None:
+        """Look for ever."""
+        while True:
+            try:
+                self.look()
+            except Exception:
+                # A thread that ends would leave a restarted prefill unnoticed.
+                logger.exception("dsv4 lost prefill: a look failed; the next is in %g s", EVERY_S)
+                time.sleep(EVERY_S)
+            in_doubt = any(not held.is_open for held in self._lines.values())
+            line.wait([held for held in self._lines.values() if held.is_open], IN_DOUBT_S if in_doubt else EVERY_S)
+
+    def look(self) -> None:
+        """One look at the ranks that decode has cached; drops a prefill of which one is gone."""
+        cached = self._cached()
+        for key in [key for key in self._lines if key not in cached]:
+            self._lines.pop(key).close()
+        gone: dict[str, Line] = {}
+        for key in cached:
+            held = self._lines.setdefault(key, Line(key[1:]))
+            held.look()
+            if held.is_gone:
+                gone.setdefault(key[0], held)
+        for address, held in gone.items():
+            logger.warning("dsv4 prefill gone address=%s rank_port=%d why=%r", address, held.address[1], held.why)
+            self._manager._handle_node_failure(address)
+
+    def _cached(self) -> set[tuple[str, str, int]]:
+        """(bootstrap address, host, port of the control socket) of each prefill rank that decode would send to."""
+        with self._manager.connection_lock:
+            pool = {key: list(infos) for key, infos in self._manager.connection_pool.items()}
+        # A key is the address and three numbers: the ranks in data, context and tensor parallelism.
+        return {
+            (key.rsplit("_", 3)[0], str(info["rank_ip"]), int(info["rank_port"]))
+            for key, infos in pool.items()
+            for info in infos
+        }
