@@ -41,10 +41,13 @@ def end_room(sender: Untyped, reason: str) -> None:
 
 def take_back(poller: Untyped) -> None:
     """Whatever this rank had made of a sender's or receiver's room, it has failed. No ordinary update may do that."""
-    from sglang.srt.disaggregation.base import KVPoll
+    from serving.transfer.statuses import FAILED
 
-    if poller.bootstrap_room in poller.kv_mgr.request_status:
-        poller.kv_mgr.request_status[poller.bootstrap_room] = KVPoll.Failed
+    room, statuses = poller.bootstrap_room, poller.kv_mgr.request_status
+    if hasattr(statuses, "take_back"):
+        statuses.take_back(room)
+    elif room in statuses:
+        statuses[room] = FAILED
     poller.conclude_state = None
 
 

@@ -34,6 +34,13 @@ class _Kept:
             if may_follow(own.get(room), status):
                 own.__setitem__(room, status)
 
+    def take_back(self, room: int) -> None:
+        """The one exception: a room that ended well on this rank has failed, because it failed on another."""
+        own: Untyped = super()
+        with _lock:
+            if own.get(room) is not None:
+                own.__setitem__(room, FAILED)
+
     def pop(self, room: int, default: Untyped = None) -> Untyped:
         own: Untyped = super()
         with _lock:
