@@ -36,10 +36,23 @@ def reload_peers(original: Untyped, manager: Untyped, room_transfer_infos: Mappi
         for name in room_transfer_infos:
             _drop(manager, name, at_once=bool(rooms))
     for room in rooms:
+        _tell(manager, room, room_transfer_infos, sys.exception())
         _doubtful(manager).discard(room)
         manager._staging_outstanding.pop(room, None)
         manager._maybe_ack_drained_abort(room)
     original(manager, room_transfer_infos)
+
+
+def _tell(manager: Untyped, room: int, infos: Mapping[str, Untyped], error: BaseException | None) -> None:
+    """Tell decode that a room failed, which SGLang leaves to decode's own timer as long as a handle may be running."""
+    from sglang.srt.disaggregation.base import KVPoll
+
+    manager.send_kv_status_message(
+        targets=[(info.endpoint, info.dst_port) for info in infos.values() if not info.is_dummy],
+        bootstrap_room=room,
+        status=KVPoll.Failed,
+        failure_reason=str(error),
+    )
 
 
 def _doubtful(manager: Untyped) -> set[int]:
