@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
     router_args = RouterArgs.from_cli_args(parser.parse_args(arguments), use_router_prefix=False)
     if router_args.mini_lb:
         parser.error("--mini-lb is the load balancer in Python, which this launcher leaves out")
-    router_args._validate_router_args()  # noqa: SLF001  what sglang_router.launch_router does, too
+    router_args._validate_router_args()  # what sglang_router.launch_router does, too
     Router.from_args(router_args).start()
 
 

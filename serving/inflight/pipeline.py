@@ -79,9 +79,11 @@ def _ended(scheduler: Untyped, queue: Untyped, *, is_send: bool) -> tuple[list[s
 
 def before_prefill_pass(scheduler: Untyped, rids_to_check: list[str] | None = None) -> None:
     """What all prefill stages agreed on came back: what failed on one of them fails here too."""
+    if not rids_to_check:
+        return
     from sglang.srt.disaggregation.base import KVPoll
 
-    for rid in failed_among(rids_to_check or ()):
+    for rid in failed_among(rids_to_check):
         for request in scheduler.disagg_prefill_inflight_queue:
             sender = request.disagg_kv_sender
             if request.rid == rid and sender.poll() != KVPoll.Failed:

@@ -10,12 +10,15 @@ import logging
 import time
 from collections.abc import Callable
 
+from serving import telemetry
 from serving.inflight import pipeline
 from serving.untyped import Untyped
 
 logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 1.0
+
+SHOWN_EVERY_S = 0.25
 
 LOST_S = 30.0
 """How long the pages of a dead prefill's request are kept, for what is on the way: SGLang's own default."""
@@ -34,6 +37,9 @@ class Quarantine:
         self._said: set[int] = set()
         self.agreed: set[str] = set()
         """The requests of a pipeline whose transfers are over on all stages."""
+        self.shown: int | None = None
+        """How many were kept when that was last reported."""
+        self.next_show_s = 0.0
 
     def prefill_lost(self, address: str, rooms: list[int]) -> None:
         """The prefill at this address is dead; these rooms were open with it."""
@@ -85,6 +91,7 @@ here = Quarantine()
 
 def resolve(original: Untyped, queue: Untyped) -> None:
     """Around decode's release of what was acknowledged or has waited long enough."""
+    _show(queue)
     if not queue._deferred_releases:
         return
     if pipeline.is_pipeline(queue.scheduler):
@@ -92,6 +99,22 @@ def resolve(original: Untyped, queue: Untyped) -> None:
         return
     queue._deferred_releases = here.postpone(queue._deferred_releases, time.monotonic())
     original(queue)
+
+
+def _show(queue: Untyped) -> None:
+    """Report what is kept, when that changed and four times a second while anything is."""
+    now = time.monotonic()
+    held = queue._deferred_releases
+    if len(held) == here.shown and (not held or now < here.next_show_s):
+        return
+    here.shown, here.next_show_s = len(held), now + SHOWN_EVERY_S
+    telemetry.holds_for(queue.scheduler).show(
+        telemetry.Holds(
+            held_requests=len(held),
+            held_tokens=sum(len(entry[0].req.origin_input_ids) for entry in held),
+            oldest_hold_s=max((now - entry[1] for entry in held), default=0.0),
+        )
+    )
 
 
 def _resolve_agreed(original: Untyped, queue: Untyped) -> None:
