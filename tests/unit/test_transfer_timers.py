@@ -12,7 +12,7 @@ LIMIT_S = 300.0
 
 def elapsed_of(receiver: SimpleNamespace) -> float:
     """What SGLang computes, on the wall clock."""
-    return time.time() - receiver.init_time
+    return float(time.time() - receiver.init_time)
 
 
 @pytest.fixture
