@@ -169,6 +169,8 @@ def test_a_figure_between_two_counts_is_true_and_one_that_stays_behind_is_not() 
     assert stretches((1.9, 0.0), (2.1, 3.0), (2.2, 1.0)) == []
     assert stretches(*((n, 3.0) for n in (1.0, 2.0, 3.0, 4.0, 5.0))) == [(3.0, 5.0, 3.0)]
     assert stretches((3.0, 3.0), (4.0, None), (5.0, 3.0)) == [(3.0, 3.0, 3.0), (5.0, 5.0, 3.0)]
+    # Between counts that are far apart anything may have been true.
+    assert list(untrue([Said(2.5, 2.5, 1.0), Said(3.5, 3.5, 1.0)], truth[::4])) == []
     # A scrape that took two seconds may have read the figure when it was still true.
     assert list(untrue([Said(2.0, 4.0, 3.0)], truth)) == []
 

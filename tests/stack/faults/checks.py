@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.stack.faults.episodes import Evidence
 from tests.stack.faults.load import Outcome
@@ -153,14 +154,15 @@ def untrue(samples: Sequence[Said], truth: Sequence[Load]) -> Iterator[tuple[flo
     """The stretches in which a figure stayed as it was and was not true: since, until, what it said.
 
     What was true near a sample is every figure from the least to the most that was counted then: between two counts
-    a request may come and go. Where nothing was counted, nothing is known.
+    a request may come and go. Where the counts are further apart than NEAR_S, prefill was busy, and nothing is known.
     """
     since: float | None = None
     figure = until = 0.0
     for said in samples:
-        near = [
-            load.inflight for load in truth if load.fresh and said.from_s - NEAR_S <= load.told_s <= said.to_s + NEAR_S
-        ]
+        begin, end = said.from_s - NEAR_S, said.to_s + NEAR_S
+        counted = [load for load in truth if load.fresh and begin <= load.told_s <= end]
+        times = [begin, *(load.told_s for load in counted), end]
+        near = [load.inflight for load in counted] if max(b - a for a, b in pairwise(times)) <= NEAR_S else []
         wrong = said.figure is not None and bool(near) and not min(near) <= said.figure <= max(near)
         if since is not None and (not wrong or said.figure != figure):
             yield since, until, figure
