@@ -8,6 +8,9 @@ from serving.untyped import Untyped
 NIXL_GUARD = b"NixlMsgGuard"
 """The first frame of a handshake over NIXL; one over Mooncake begins with the room."""
 
+SEND_WITHIN_MS = 1000
+"""What SGLang gives decode for a message to prefill."""
+
 UNKNOWN_REASON = "Prefill ended this request before decode asked for it"
 
 here = EndedRooms()
@@ -39,6 +42,16 @@ def end_room(sender: Untyped, reason: str) -> None:
     take_back(sender)
 
 
+def send_within(socket: Untyped, *_: Untyped, **__: Untyped) -> None:
+    """After prefill looked up its socket to a decode: a message to one that has just died holds nobody up for long.
+
+    SGLang lets it take 30 s, and it is the scheduler's own thread that tells decode of an abort.
+    """
+    import zmq
+
+    socket.setsockopt(zmq.SNDTIMEO, SEND_WITHIN_MS)
+
+
 def take_back(poller: Untyped) -> None:
     """Whatever this rank had made of a sender's or receiver's room, it has failed. No ordinary update may do that."""
     from serving.transfer.statuses import FAILED
@@ -49,6 +62,19 @@ def take_back(poller: Untyped) -> None:
     elif room in statuses:
         statuses[room] = FAILED
     poller.conclude_state = None
+
+
+def let_stand(sender: Untyped) -> None:
+    """The success of a sender's room stands, also if it was taken back here since all had agreed on it."""
+    from sglang.srt.disaggregation.base import KVPoll
+
+    if sender.conclude_state == KVPoll.Success:
+        return
+    sender.conclude_state = KVPoll.Success
+    if hasattr(sender, "_transfer_metric"):
+        manager = sender.kv_mgr
+        with manager.failure_lock:
+            manager.failure_records.pop(sender.bootstrap_room, None)
 
 
 def abort(original: Untyped, sender: Untyped) -> None:

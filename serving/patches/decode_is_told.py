@@ -17,6 +17,11 @@ PATCH = Patch(
     delete_when="SGLang notifies decode of aborts and answers late handshakes",
     hooks=(
         Hook(
+            "sglang.srt.disaggregation.common.conn.CommonKVManager._connect",
+            "after",
+            "serving.inflight.told:send_within",
+        ),
+        Hook(
             "sglang.srt.disaggregation.common.conn.CommonKVSender.__init__",
             "before",
             "serving.inflight.told:before_opening",
@@ -45,6 +50,7 @@ PATCH = Patch(
         ),
     ),
     upstream=(
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager._connect", ("d52bb4c852f5",)),
         Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.__init__", ("81e4081d5377",)),
         Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.send", ("2c7d8f6805df",)),
         Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.abort", ("e4b4f9d4cf30",)),
