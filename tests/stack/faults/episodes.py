@@ -24,9 +24,6 @@ MOMENT_WITHIN_S = 8.0
 UNDER_WAY_BYTES = 20_000
 """So many bytes between the schedulers are a transfer; handshakes and polls are hundreds."""
 
-TOKENS_PER_S = 2500.0
-"""What this stack prefills and moves at least, on two cores that it shares with another one."""
-
 SETTLE_WITHIN_S = 20.0
 PROBES = 3
 PROBE_WITHIN_S = 20.0
@@ -74,12 +71,12 @@ def prompts_of(episode: Episode) -> dict[str, Prompt]:
     }
 
 
-def limit_of(episode: Episode, timers: Timers) -> float:
+def limit_of(episode: Episode, timers: Timers, tokens_per_s: float) -> float:
     """How long a client may wait: the longer of the two timers, 3 s, and the work that all of the episode is.
 
     docs/timeouts.md says case by case which timer it is; none of them is longer than this.
     """
-    work_s = sum(asked.length for asked in episode.asked) / TOKENS_PER_S
+    work_s = sum(asked.length for asked in episode.asked) / tokens_per_s
     return max(timers.inflight_timeout_s, timers.stall_timeout_s) + 3.0 + work_s
 
 
@@ -221,7 +218,7 @@ async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
     Raises:
         RuntimeError: a worker that was restarted did not come up.
     """
-    limit = limit_of(episode, stack.knobs.timers)
+    limit = limit_of(episode, stack.knobs.timers, stack.tokens_per_s)
     prompts = prompts_of(episode)
     unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=None, limits=unlimited) as client:
