@@ -17,7 +17,7 @@ from tests.stack.faults.stack import ROLES, FaultStack, Knobs, Role, start_stack
 
 pytestmark = pytest.mark.stack
 
-KNOBS = Knobs(Timers(inflight_timeout_s=8.0, stall_timeout_s=6.0), lost_decode_grace_s=3.0)
+KNOBS = Knobs(timers=Timers(inflight_timeout_s=8.0, stall_timeout_s=6.0), lost_decode_grace_s=3.0)
 HEARTBEATS_S = 2 * 2.0
 """Decode asks every 2 s on the CPU, and believes the second bad answer."""
 NOTICED_S = 3.0 + 5.0
