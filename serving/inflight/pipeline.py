@@ -78,16 +78,23 @@ def _ended(scheduler: Untyped, queue: Untyped, *, is_send: bool) -> tuple[list[s
 
 
 def before_prefill_pass(scheduler: Untyped, rids_to_check: list[str] | None = None) -> None:
-    """What all prefill stages agreed on came back: what failed on one of them fails here too."""
+    """What all prefill stages agreed on came back: what failed on one of them fails here too, and a success stands.
+
+    The list is older than what this stage has done since. A watchdog or an abort that ended a request meanwhile is too
+    late: the other stages let it go as a success, and would never say that its pages have settled.
+    """
     if not rids_to_check:
         return
     from sglang.srt.disaggregation.base import KVPoll
 
-    for rid in failed_among(rids_to_check):
-        for request in scheduler.disagg_prefill_inflight_queue:
-            sender = request.disagg_kv_sender
-            if request.rid == rid and sender.poll() != KVPoll.Failed:
+    ended, failed = set(rids_to_check), failed_among(rids_to_check)
+    for request in scheduler.disagg_prefill_inflight_queue:
+        sender = request.disagg_kv_sender
+        if request.rid in failed:
+            if sender.poll() != KVPoll.Failed:
                 told.end_room(sender, ELSEWHERE)
+        elif request.rid in ended:
+            told.let_stand(sender)
 
 
 def decode_pass(original: Untyped, scheduler: Untyped, release_rids: list[str] | None) -> list[str] | None:
