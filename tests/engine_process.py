@@ -12,7 +12,7 @@ import serving.cpu
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def answer(module: str, *arguments: str, python: str = sys.executable, within_s: float = 240) -> dict[str, Any]:
+def answer(module: str, *arguments: str, python: str = sys.executable, within_s: float = 500) -> dict[str, Any]:
     """What `python -m tests.MODULE` says as JSON with the SGLang of that interpreter."""
     standins = Path(serving.cpu.__file__).parent / "standins"
     done = subprocess.run(

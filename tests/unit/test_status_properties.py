@@ -6,6 +6,8 @@ import pytest
 
 from tests.engine_process import answer
 
+pytestmark = pytest.mark.timeout(600)  # ten seconds of imports, on a busy machine minutes
+
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
@@ -19,8 +21,8 @@ def test_a_patched_room_ends_once_and_stays_so(found: dict[str, Any]) -> None:
     assert [how for modes in patched.values() for how in modes.values() if how] == []
 
 
-def test_the_installed_sglang_still_needs_the_patch(found: dict[str, Any]) -> None:
-    """Without it two threads revive a failed room. Once this fails, look whether `sticky-status` is still needed."""
+def test_without_the_patch_an_interrupted_thread_revives_a_failed_room(found: dict[str, Any]) -> None:
+    """Once this fails, look whether `sticky-status` is still needed."""
     for case, modes in found["stock"].items():
-        broken = {rule for rule, how in modes["two threads"].items() if how}
+        broken = {rule for rule, how in modes["three threads"].items() if how}
         assert broken >= {"failed_stays", "success_stays", "gone_stays"}, case

@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import pytest
+
 from tests.engine_process import answer
+
+pytestmark = pytest.mark.timeout(600)  # ten seconds of imports, on a busy machine minutes
 
 HARMLESS = {"nothing", "an abort", "an abort without a room"}
 """What the installed SGLang deals with by itself."""
