@@ -15,6 +15,7 @@ pytestmark = pytest.mark.stack
 
 FURTHER = 50
 WATCHED_S = 10.0
+STALE_S = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +54,13 @@ def test_on_stock_sglang_the_same_fault_pins_requests_for_as_long_as_one_watches
     try:
         planned = plan_episode(5, "freeze-long", stack.knobs.timers)
         freeze, thaw = planned.actions
-        watched = replace(planned, actions=(freeze, Action(thaw.deed, WATCHED_S)))
-        evidence = asyncio.run(run_episode(stack, watched))
+        asked = tuple(replace(one, closes_after_s=WATCHED_S) for one in planned.asked)
+        still = Action(thaw.deed, WATCHED_S + STALE_S + 3.0)
+        evidence = asyncio.run(run_episode(stack, replace(planned, asked=asked, actions=(freeze, still))))
     finally:
         stack.close()
     assert evidence.done[0].hit
-    assert pinned_for_s(evidence.loads) >= WATCHED_S - 1
-    # Nobody has an answer while decode stands still, and SGLang's own gauge does not follow what happens meanwhile.
-    thawed_s = evidence.done[1].at_s
-    assert all(outcome.ended_s > thawed_s for outcome in evidence.outcomes)
-    assert gauge_frozen_s(evidence) >= 3
+    assert [outcome.fate for outcome in evidence.outcomes] == ["went away"] * len(asked)
+    assert pinned_for_s(evidence.loads) >= WATCHED_S - 2
+    # The clients are gone, their requests with them, and SGLang's own gauge still has them.
+    assert gauge_frozen_s(evidence) >= STALE_S
