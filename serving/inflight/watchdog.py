@@ -22,8 +22,11 @@ logger = logging.getLogger(__name__)
 SHOWN_EVERY_S: Final = 0.25
 """How often the report is refreshed while something is in the queue and nothing changes."""
 
+FEW: Final = 64
+"""A change is shown at once while so few are in the queue: the pass that would show it later may follow a long batch."""
+
 CHANGES_SHOWN_EVERY_S: Final = 0.05
-"""How often it is refreshed at most: to look at 512 requests takes 0.3 ms, and hundreds may come and go in a second."""
+"""How often one is shown at most with more: to look at 512 requests takes 0.3 ms, and hundreds may go in a second."""
 
 ENDED: Final = "inflight timeout"
 """The words that each message of the watchdog begins with."""
@@ -215,7 +218,7 @@ class Watchdog:
     def _changed(self, now: float) -> None:
         """Show it now, or as soon as that may be; an empty queue is shown by the next pass, whatever it follows."""
         soonest = self._shown_s + CHANGES_SHOWN_EVERY_S
-        if now >= soonest:
+        if now >= soonest or len(self.ledger) <= FEW:
             self._show(now)
         else:
             self._next_show_s = min(self._next_show_s, soonest)
