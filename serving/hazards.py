@@ -135,6 +135,27 @@ HAZARDS = (
         gpu_only=False,
     ),
     Hazard(
+        "decode-frees-at-once",
+        "refuse",
+        (
+            Setting(
+                "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE is switched off",
+                lambda engine: (
+                    "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE" in engine.environment
+                    and not engine.is_on("SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE")
+                ),
+            ),
+            Setting("--disaggregation-mode decode", lambda engine: engine.has_flag("--disaggregation-mode", "decode")),
+        ),
+        "decode gives the pages of a failed request away while prefill may still write into them, and answers 200 with "
+        "another request's context",
+        "leave the variable out: it is on by default",
+        "Read in SGLang 0.5.23: without it decode frees at once, and nothing waits for prefill to say that a transfer "
+        "is over (decode.py, pop_transferred). Elsewhere 8 of 42 answers were wrong after pages had been freed early: "
+        "https://github.com/aws-samples/aws-do-eks/pull/84",
+        gpu_only=False,
+    ),
+    Hazard(
         "expandable-segments-cuda-ipc",
         "warn",
         (_EXPANDABLE, Setting("UCX_TLS lets cuda_ipc be used", _may_use_cuda_ipc), _NIXL),

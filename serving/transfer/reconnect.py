@@ -79,4 +79,6 @@ def _drop(manager: Untyped, name: str, *, at_once: bool) -> None:
         if not at_once and last is not None and time.monotonic() - last < AT_MOST_EVERY_S:
             return
         manager.agent.remove_remote_agent(name)
+        # SGLang rebuilds a peer once a second at most, and would leave out one that it has just dropped.
+        manager._peer_reload_times.pop(name, None)
     logger.warning("dsv4 reconnect peer=%s endpoint=%s:%s", name, peer.endpoint, peer.dst_port)
