@@ -23,7 +23,7 @@ SHOWN_EVERY_S: Final = 0.25
 """How often the report is refreshed while something is in the queue and nothing changes."""
 
 FEW: Final = 64
-"""A change is shown at once while so few are in the queue: the pass that would show it later may follow a long batch."""
+"""A change is shown at once while so few are in the queue: the next pass may follow a long batch."""
 
 CHANGES_SHOWN_EVERY_S: Final = 0.05
 """How often one is shown at most with more: to look at 512 requests takes 0.3 ms, and hundreds may go in a second."""
