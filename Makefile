@@ -11,8 +11,14 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
 serve: install
 	@exec $(BIN)/dsv4ctl serve $(ARGS)
 
+# What starts engines measures time and has the machine to itself; the rest shares it.
 test: install-dev
+ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
+else
+	$(BIN)/python -m pytest --ignore=tests/unit
+	$(BIN)/python -m pytest -n 2 tests/unit
+endif
 
 # The abort and status part on SGLang 0.5.15: docs/older-engines.md.
 test-older: install-dev $(OLDER)/.installed

@@ -48,6 +48,17 @@ FOUND: Mapping[str, tuple[dict[str, str], tuple[str, ...], list[str]]] = {
     ),
     "UCX with RDMA": ({"UCX_TLS": "sm,rc_x,cuda_copy"}, NIXL, []),
     "UCX with all but one": ({"UCX_TLS": "^tcp"}, NIXL, []),
+    "decode that frees at once": (
+        {"SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE": "0"},
+        ("--disaggregation-mode", "decode"),
+        ["decode-frees-at-once"],
+    ),
+    "the same on prefill": (
+        {"SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE": "0"},
+        ("--disaggregation-mode", "prefill"),
+        [],
+    ),
+    "decode as it is by default": ({}, ("--disaggregation-mode", "decode"), []),
     "expandable segments, UCX free to choose": (EXPANDABLE, NIXL, ["expandable-segments-cuda-ipc"]),
     "the same by the new name": (
         {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "UCX_TLS": "tcp,cuda_ipc"},
