@@ -51,6 +51,7 @@ from sglang.srt.runtime_context import get_parallel  # noqa: E402
 PATCHES = (
     "decode-is-told",
     "decode-quarantine",
+    "lost-prefill",
     "inflight-watchdog",
     "peer-reconnect",
     "pipeline-failure",
@@ -661,7 +662,7 @@ def a_prefill_that_is_replaced() -> Any:
 
     manager._handle_node_failure = handled
     watch = PrefillWatch(manager)
-    with listening() as (first, first_port), listening() as (_, other_port), listening() as (_, new_port):
+    with listening() as (first, first_port), listening() as (other, other_port), listening() as (_, new_port):
         rooms = {}
         for address, port in (("prefill:1", first_port), ("prefill:2", other_port)):
             manager.connection_pool[f"{address}_0_0_0"] = [{"rank_ip": HERE, "rank_port": port}]
@@ -680,13 +681,26 @@ def a_prefill_that_is_replaced() -> Any:
         manager.connection_pool["prefill:1_0_0_0"] = [{"rank_ip": HERE, "rank_port": new_port}]
         for _ in range(4):
             watch.look()
+        cached = sorted(manager.connection_pool)
+        statuses = {address: NAMES[receiver.poll()] for address, receiver in rooms.items()}
+        # Decode drops the other one for its heartbeat alone, as it does with one that is stopped; then it ends.
+        real("prefill:2")
+        silent = SimpleNamespace(req=SimpleNamespace(bootstrap_room=rooms["prefill:2"].bootstrap_room, rid="silent"))
+        silent.kv_receiver = rooms["prefill:2"]
+        entry = (silent, start, deadline, 0, 1)
+        watch.look()
+        stopped = quarantine.here.postpone([entry], deadline)
+        other.close()
+        for _ in range(4):
+            watch.look()
+        ended = quarantine.here.postpone([entry], deadline)
     return {
         "before": before,
         "failures": failures,
-        "rooms": {address: NAMES[receiver.poll()] for address, receiver in rooms.items()},
-        "reasons": [" ".join(reason.split()[:4]) for reason in manager.failure_records.values()],
-        "quarantine": [entry[2] == deadline for entry in kept],
-        "cached": sorted(manager.connection_pool),
+        "rooms": statuses,
+        "reasons": sorted({" ".join(reason.split()[:4]) for reason in manager.failure_records.values()}),
+        "may be freed": [found[0][2] == deadline for found in (kept, stopped, ended)],
+        "cached": cached,
     }
 
 

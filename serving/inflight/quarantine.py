@@ -42,7 +42,7 @@ class Quarantine:
         self.next_show_s = 0.0
 
     def prefill_lost(self, address: str, rooms: list[int]) -> None:
-        """The prefill at this address is dead; these rooms were open with it."""
+        """The prefill at this address has ended, which a bad heartbeat does not show; these rooms were its."""
         now = self._clock()
         self._lost[address] = now
         self._lost_rooms = {room: lost for room, lost in self._lost_rooms.items() if now - lost < REMEMBERED_S}
@@ -142,10 +142,3 @@ def drained_ids(queue: Untyped) -> list[str]:
     flags = [int(flag) for flag in here.drained(held, time.monotonic())]
     agreed = all_reduce_flags(flags=flags, group=queue.gloo_group, op=dist.ReduceOp.MIN)
     return [entry[0].req.rid for entry, is_drained in zip(held, agreed, strict=True) if is_drained]
-
-
-def before_node_failure(manager: Untyped, failed_bootstrap_addr: str) -> None:
-    """Before decode drops a prefill that does not answer any more."""
-    with manager.connection_lock:
-        rooms = list(manager.addr_to_rooms_tracker.get(failed_bootstrap_addr, ()))
-    here.prefill_lost(failed_bootstrap_addr, rooms)

@@ -22,11 +22,6 @@ PATCH = Patch(
             "around",
             "serving.inflight.quarantine:resolve",
         ),
-        Hook(
-            "sglang.srt.disaggregation.common.conn.CommonKVManager._handle_node_failure",
-            "before",
-            "serving.inflight.quarantine:before_node_failure",
-        ),
     ),
     upstream=(
         Upstream(
@@ -42,4 +37,5 @@ PATCH = Patch(
             "sglang.srt.disaggregation.common.conn", "CommonKVReceiver._send_abort_notification", ("ae107a75b6e3",)
         ),
     ),
+    relies_on=("lost-prefill",),
 )

@@ -47,6 +47,11 @@ class Line:
         return self._refusals >= REFUSALS or self._silences >= SILENCES
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the host answers and nobody listens there: whoever was there has ended, and not just gone silent."""
+        return self._refusals >= REFUSALS
+
+    @property
     def why(self) -> str:
         """What the failed attempts were."""
         if self._refusals:

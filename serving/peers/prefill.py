@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Final
 
+from serving.inflight import quarantine
 from serving.peers import line
 from serving.peers.line import Line
 from serving.untyped import Untyped
@@ -45,18 +46,28 @@ class PrefillWatch:
             line.wait([held for held in self._lines.values() if held.is_open], IN_DOUBT_S if in_doubt else EVERY_S)
 
     def look(self) -> None:
-        """One look at the ranks that decode has cached; drops a prefill of which one is gone."""
+        """One look at the ranks that decode has sent to; drops a prefill of which one is gone.
+
+        A rank is watched until it is gone, also when decode has dropped it: a prefill that answers its heartbeat badly
+        may be stopped and not dead, and what it can still write must be kept until it is.
+        """
         cached = self._cached()
-        for key in [key for key in self._lines if key not in cached]:
-            self._lines.pop(key).close()
-        gone: dict[str, Line] = {}
         for key in cached:
-            held = self._lines.setdefault(key, Line(key[1:]))
+            self._lines.setdefault(key, Line(key[1:]))
+        for key, held in list(self._lines.items()):
             held.look()
             if held.is_gone:
-                gone.setdefault(key[0], held)
-        for address, held in gone.items():
-            logger.warning("dsv4 prefill gone address=%s rank_port=%d why=%r", address, held.address[1], held.why)
+                del self._lines[key]
+                held.close()
+                self._lost(key[0], held, is_cached=key in cached)
+
+    def _lost(self, address: str, held: Line, *, is_cached: bool) -> None:
+        logger.warning("dsv4 prefill gone address=%s rank_port=%d why=%r", address, held.address[1], held.why)
+        with self._manager.connection_lock:
+            rooms = list(self._manager.addr_to_rooms_tracker.get(address, ()))
+        if held.is_refused:
+            quarantine.here.prefill_lost(address, rooms)
+        if is_cached and any(key[0] == address for key in self._cached()):
             self._manager._handle_node_failure(address)
 
     def _cached(self) -> set[tuple[str, str, int]]:

@@ -168,6 +168,6 @@ def test_a_prefill_that_is_replaced_is_dropped_once_and_a_living_one_is_not(seen
         "failures": ["prefill:1"],
         "rooms": {"prefill:1": "Failed", "prefill:2": "Bootstrapping"},
         "reasons": ["Lost connection with prefill"],
-        "quarantine": [True],
+        "may be freed": [True, False, True],
         "cached": ["prefill:1_0_0_0", "prefill:2_0_0_0"],
     }
