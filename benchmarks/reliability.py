@@ -1,12 +1,13 @@
 """Faults against a running stack, from fixed seeds: what becomes of the requests, and of what the engines hold.
 
     python -m benchmarks.reliability [--episodes N] [--first-seed N] [--journal FILE]
-        [--profile NAME] [--stock | --without PATCHES]
+        [--profile NAME] [--stock | --naive | --without PATCHES]
 
 Each episode is one line of the journal, written when it is over; a run that was interrupted goes on behind the last
 one. Progress goes to stderr, the table to stdout. After an episode that the stack did not recover from it is started
 anew, so that no episode suffers from another. `--stock` runs the same against SGLang as it is,
-and `--without` against a part of the patches: it shows what each of them is for.
+`--naive` against SGLang with a watchdog that frees pages at once, and `--without` against a part of the patches: it
+shows what each of them is for.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from pathlib import Path
 from tests.stack.faults.checks import failures, gauge_frozen_s, pinned_for_s
 from tests.stack.faults.episodes import Evidence, ask_further, run_episode
 from tests.stack.faults.plan import FAULTS, Episode, Fault, fault_of, plan_episode
-from tests.stack.faults.stack import ALL, FaultStack, Knobs, start_stack
+from tests.stack.faults.stack import ALL, INSTEAD, FaultStack, Knobs, start_stack
 
 FURTHER = 200
 HARMED = frozenset({"NOT_IDLE", "NOT_SERVING", "CANNOT_LOOK", "BROKEN"})
@@ -189,6 +190,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--profile", default="cpu", help="a built-in profile, by default %(default)s")
     parser.add_argument("--without", default="", metavar="PATCHES", help="switch these off, by name with commas")
     parser.add_argument("--stock", dest="without", action="store_const", const=ALL, help="the same as --without all")
+    instead = "SGLang as it is with a naive watchdog"
+    parser.add_argument("--naive", dest="without", action="store_const", const=INSTEAD, help=instead)
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     knobs = Knobs(profile=options.profile, without=options.without)

@@ -10,8 +10,9 @@ to 0.5.18 in none of its loops: the load freezes just when requests are stuck. S
 import functools
 import importlib
 import time
+from collections import Counter
 from collections.abc import Callable, Set
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -40,6 +41,7 @@ class Published:
         self._published_s = clock()
         self._inflight: Inflight | None = None
         self._refreshed_at = 0.0
+        self._left: Counter[Outcome] = Counter()
         self._fires = 0
         self._unstamped = 0
 
@@ -53,7 +55,9 @@ class Published:
             self._publish()
 
     def left(self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool) -> None:
-        """As `Report.left`; how requests ended is in the metrics."""
+        """As `Report.left`; how long they took is in the metrics."""
+        if not health_check:
+            self._left[outcome] += 1
 
     def fired(self, state: State) -> None:  # noqa: ARG002  by state in the metrics
         """As `Report.fired`."""
@@ -79,6 +83,7 @@ class Published:
             "since_progress_s": inflight.since_progress_s,
             "timeout_s": inflight.timeout_s,
             "refreshed_at": self._refreshed_at,
+            "left_total": {outcome: self._left[outcome] for outcome in get_args(Outcome)},
             "fires_total": self._fires,
             "unstamped_total": self._unstamped,
         }

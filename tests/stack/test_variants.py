@@ -23,6 +23,7 @@ LENGTHS = (1, 300, 4097, 8000)
         ("cpu-mooncake", 1, 1),
         ("cpu-2p2d", 2, 2),
         ("cpu-kv-heavy", 1, 1),
+        ("cpu-overlap", 1, 1),
     ],
 )
 @pytest.mark.timeout(400)

@@ -11,7 +11,7 @@ from dsv4ctl.serve_plan import paste_command, serve_plan
 from dsv4ctl.stack import Site, Stack, build_stack, default_python, hosts_of
 
 BOX = Path(__file__).parent.parent / "data" / "profiles" / "eight-gpus.toml"
-CPU_PROFILES = ("cpu", "cpu-tp2", "cpu-pp2", "cpu-mooncake", "cpu-2p2d", "cpu-kv-heavy", "cpu-single")
+CPU_PROFILES = ("cpu", "cpu-tp2", "cpu-pp2", "cpu-mooncake", "cpu-2p2d", "cpu-kv-heavy", "cpu-overlap", "cpu-single")
 
 
 def load(ref: str | Path, *sets: str) -> LoadedProfile:

@@ -258,6 +258,7 @@ def test_a_load_carries_the_figures_and_their_time(clock: Clock) -> None:
     report.show(PINNED)
     report.fired("transferring")
     report.left("timeout", 30.0, 0, health_check=False)
+    report.left("success", 0.1, 0, health_check=True)
     report.unstamped()
     assert published.section() == {
         "by_state": {"transferring": 2, "bootstrapping": 1},
@@ -269,6 +270,7 @@ def test_a_load_carries_the_figures_and_their_time(clock: Clock) -> None:
         "since_progress_s": 6.25,
         "timeout_s": 30.0,
         "refreshed_at": 77.25,
+        "left_total": {"success": 0, "failed": 0, "aborted": 0, "timeout": 1, "requeued": 0},
         "fires_total": 1,
         "unstamped_total": 1,
     }

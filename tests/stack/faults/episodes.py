@@ -14,7 +14,17 @@ import httpx
 from tests.stack.faults.links import links_between, lose, moved_bytes
 from tests.stack.faults.load import Outcome, request
 from tests.stack.faults.observe import Load, Scrape, Watch, holdings
-from tests.stack.faults.plan import ANSWER_TOKENS, PREFIX_TOKENS, Action, Asked, Episode, Moment, Timers
+from tests.stack.faults.plan import (
+    ANSWER_TOKENS,
+    LONGEST,
+    PREFIX_TOKENS,
+    REFILL_PROMPTS,
+    Action,
+    Asked,
+    Episode,
+    Moment,
+    Timers,
+)
 from tests.stack.faults.prompts import Prompt, make_prefix, make_prompt
 from tests.stack.faults.stack import FaultStack, Role
 
@@ -24,6 +34,10 @@ MOMENT_WITHIN_S = 8.0
 UNDER_WAY_BYTES = 20_000
 """So many bytes between the schedulers are a transfer; handshakes and polls are hundreds."""
 
+NOBODY = "2.2.2.2"
+"""What SGLang takes for a decode that is not there: it prefills, and sends nothing."""
+
+REFILL_WITHIN_S = 6.0
 SETTLE_WITHIN_S = 20.0
 PROBES = 3
 PROBE_WITHIN_S = 20.0
@@ -76,7 +90,8 @@ def limit_of(episode: Episode, timers: Timers, tokens_per_s: float) -> float:
 
     docs/timeouts.md says case by case which timer it is; none of them is longer than this.
     """
-    work_s = sum(asked.length for asked in episode.asked) / tokens_per_s
+    refills = sum(action.deed == "refill prefill" for action in episode.actions)
+    work_s = (sum(asked.length for asked in episode.asked) + refills * REFILL_PROMPTS * LONGEST) / tokens_per_s
     return max(timers.inflight_timeout_s, timers.stall_timeout_s) + 3.0 + work_s
 
 
@@ -180,6 +195,9 @@ class Run:
         return None
 
     async def _do(self, action: Action) -> None:
+        if action.deed == "refill prefill":
+            await self._refill_prefill()
+            return
         if action.deed == "abort by id":
             role: Role = "decode" if action.amount else "prefill"
             with contextlib.suppress(httpx.HTTPError):
@@ -190,6 +208,26 @@ class Run:
         self.stack.start(restarted)
         await asyncio.to_thread(self.stack.wait_ready, restarted)
         self.look_up_schedulers()
+
+    async def _refill_prefill(self) -> None:
+        """Prompts that are prefilled and sent nowhere take every page that prefill has to give."""
+        rng = random.Random(f"refill {self.episode.seed}")
+
+        async def prefill(number: int) -> None:
+            body = {
+                "rid": f"refill-{self.episode.seed}-{number}",
+                "text": make_prompt(rng, LONGEST, ANSWER_TOKENS).text,
+                "sampling_params": {"temperature": 0, "max_new_tokens": 1},
+                "bootstrap_host": NOBODY,
+                "bootstrap_room": rng.getrandbits(62),
+            }
+            # Where pages are kept for a transfer that is not over, the last of them waits until it is.
+            with contextlib.suppress(httpx.HTTPError):
+                await self.client.post(
+                    f"{self.stack.workers['prefill'].url}/generate", json=body, timeout=REFILL_WITHIN_S
+                )
+
+        await asyncio.gather(*(prefill(number) for number in range(REFILL_PROMPTS)))
 
     def _lose_links(self) -> None:
         for link in links_between(self._schedulers["prefill"], self._schedulers["decode"]):

@@ -21,6 +21,7 @@ Fault = Literal[
     "held",
     "lose-links",
     "clock-step",
+    "refill",
 ]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
@@ -40,9 +41,13 @@ Deed = Literal[
     "lose links",
     "step clock",
     "abort by id",
+    "refill prefill",
 ]
 
 LONGEST = 8000
+REFILL_PROMPTS = 2
+"""Of LONGEST tokens each: all of the KV pool."""
+
 ANSWER_TOKENS = 24
 PREFIX_TOKENS = 8
 SPARED_S = 1.0
@@ -180,6 +185,20 @@ def _frozen_long(rng: random.Random, seed: int, timers: Timers) -> Episode:
     return _episode(rng, seed, "freeze-long", _load(rng, seed, 5, 2.0), _freeze("transfer", frozen))
 
 
+def _refilled(rng: random.Random, seed: int, timers: Timers) -> Episode:
+    """The watchdog ends what decode cannot take, other prompts have prefill's pages, and only then decode goes on.
+
+    Nobody else asks before decode is frozen: the one transfer is of so many bytes that most of them are still in
+    prefill's pages.
+    """
+    ended = timers.inflight_timeout_s + 1.0
+    first, *others = _load(rng, seed, 4, 2.0)
+    later = [replace(asked, at_s=round(asked.at_s + ended, 3)) for asked in others]
+    long = replace(first, length=rng.randint(5000, LONGEST))
+    freeze, thaw = _freeze("transfer", rng.uniform(0, 2))
+    return _episode(rng, seed, "refill", [long, *later], (freeze, Action("refill prefill", ended), thaw))
+
+
 def _restart(rng: random.Random, kill: Deed, start: Deed) -> tuple[Action, ...]:
     moments: tuple[Moment, ...] = get_args(Moment)
     killed = Action(kill, round(rng.uniform(0.0, 1.0), 3), rng.choice(moments))
@@ -259,6 +278,7 @@ _PLANS: Mapping[Fault, Callable[[random.Random, int, Timers], Episode]] = {
     "held": _held_back,
     "lose-links": _links_lost,
     "clock-step": _clock_stepped,
+    "refill": _refilled,
 }
 
 

@@ -33,6 +33,7 @@ FASTEST_TOKENS_PER_S = 2500.0
 """With several requests at once it is no more than that, however fast one alone was."""
 
 WALLCLOCK = Path(__file__).parent / "wallclock"
+NAIVE = Path(__file__).parent / "naive"
 # Pages that were freed are soon somebody else's: a late write into them would show.
 POOL = "args.max-total-tokens = 16384"
 # What does not fit into the sockets stays in prefill's pages for as long as decode is stopped.
@@ -40,6 +41,9 @@ SMALL_BUFFERS = {"UCX_TCP_SNDBUF": "64k", "UCX_TCP_RCVBUF": "64k"}
 
 ALL = "all"
 """Every patch: without it the engine is the stock one."""
+
+INSTEAD = "naive-watchdog"
+"""Every patch, and in their place a watchdog that frees the pages of what it ends at once."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Worker:
 class Knobs:
     """What the engines are told: a built-in profile, timers in seconds, and `without` which patches to do.
 
-    Patches are named with commas between them; ALL is every one.
+    Patches are named with commas between them; ALL is every one, and INSTEAD puts something worse in their place.
     """
 
     profile: str = "cpu"
@@ -81,8 +85,14 @@ class Knobs:
             "SGLANG_DSV4_ALLOW_HOLD": "1",
         }
         # A missing patch would end the engine, and it is missing on purpose here.
-        less = {"SGLANG_DSV4_DISABLE_PATCHES": self.without, "SGLANG_DSV4_PATCH_POLICY": "warn"}
+        disabled = ALL if self.without == INSTEAD else self.without
+        less = {"SGLANG_DSV4_DISABLE_PATCHES": disabled, "SGLANG_DSV4_PATCH_POLICY": "warn"}
         return {**told, **(less if self.without else {})}
+
+    @property
+    def python_path(self) -> str:
+        """Where the engines look for modules first."""
+        return os.pathsep.join(map(str, [WALLCLOCK, *([NAIVE] if self.without == INSTEAD else [])]))
 
 
 def planned_workers(dsv4: Dsv4, profile: StackProfile, knobs: Knobs, clock: Path) -> dict[Role, Worker]:
@@ -94,7 +104,7 @@ def planned_workers(dsv4: Dsv4, profile: StackProfile, knobs: Knobs, clock: Path
         role: Role = next(role for role in ROLES if worker["name"].startswith(role))
         env = dict(worker["env"])
         if role != "router":
-            env |= knobs.env | {"PYTHONPATH": str(WALLCLOCK), "DSV4_TEST_WALL_CLOCK": str(clock)}
+            env |= knobs.env | {"PYTHONPATH": knobs.python_path, "DSV4_TEST_WALL_CLOCK": str(clock)}
         found[role] = Worker(role, tuple(worker["argv"]), env, worker["ports"]["http"])
     return found
 
