@@ -54,7 +54,7 @@ class Published:
             self._published_s = now_s
             self._publish()
 
-    def left(self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool) -> None:
+    def left(self, outcome: Outcome, _dwell_s: float, _transferred_bytes: int, *, health_check: bool) -> None:
         """As `Report.left`; how long they took is in the metrics."""
         if not health_check:
             self._left[outcome] += 1
