@@ -18,7 +18,10 @@ FAILED: Final = "dsv4-failed:"
 """Before the id of a request that failed on a stage: one stage's word is enough."""
 
 SETTLED: Final = "dsv4-settled:"
-"""Before the id of a request whose transfer is over on a stage: it takes every stage's word."""
+"""Before the room of a request whose transfer is over on a stage: it takes every stage's word.
+
+Not its id: a client may send a request that failed again under the same one, while the first is still being written.
+"""
 
 ELSEWHERE: Final = "its KV transfer failed on another pipeline stage"
 
@@ -29,10 +32,10 @@ def is_pipeline(scheduler: Untyped) -> bool:
 
 
 def passed_on(
-    before: list[str] | None, ended: Iterable[str], failed: Iterable[str], settled: Iterable[str]
+    before: list[str] | None, ended: Iterable[str], failed: Iterable[str], settled: Iterable[int]
 ) -> list[str]:
     """The list that a stage passes on. `before` is the list of the stage before it, None on the first stage."""
-    here = {*ended, *(SETTLED + rid for rid in settled)}
+    here = {*ended, *(f"{SETTLED}{room}" for room in settled)}
     marks = {FAILED + rid for rid in failed}
     if before is None:
         return [*sorted(here), *sorted(marks)]
@@ -46,9 +49,9 @@ def failed_among(agreed: Iterable[str]) -> set[str]:
     return {rid for name in names if name.startswith(FAILED) and (rid := name.removeprefix(FAILED)) in names}
 
 
-def settled_among(agreed: Iterable[str]) -> set[str]:
-    """The ids whose transfers are over on all stages."""
-    return {name.removeprefix(SETTLED) for name in agreed if name.startswith(SETTLED)}
+def settled_among(agreed: Iterable[str]) -> set[int]:
+    """The rooms whose transfers are over on all stages."""
+    return {int(name.removeprefix(SETTLED)) for name in agreed if name.startswith(SETTLED)}
 
 
 def prefill_list(scheduler: Untyped) -> list[str]:
@@ -57,7 +60,7 @@ def prefill_list(scheduler: Untyped) -> list[str]:
 
     before = None if scheduler.pp_group.is_first_rank else scheduler._pp_recv_pyobj_from_prev_stage()
     return passed_on(
-        before, *_ended(scheduler, scheduler.disagg_prefill_inflight_queue, is_send=True), settle.settled_ids()
+        before, *_ended(scheduler, scheduler.disagg_prefill_inflight_queue, is_send=True), settle.settled_rooms()
     )
 
 
@@ -67,7 +70,7 @@ def decode_list(scheduler: Untyped) -> list[str]:
 
     queue = scheduler.disagg_decode_transfer_queue
     before = None if scheduler.pp_group.is_first_rank else scheduler._pp_recv_pyobj_from_prev_stage()
-    return passed_on(before, *_ended(scheduler, queue.queue, is_send=False), quarantine.drained_ids(queue))
+    return passed_on(before, *_ended(scheduler, queue.queue, is_send=False), quarantine.drained_rooms(queue))
 
 
 def _ended(scheduler: Untyped, queue: Untyped, *, is_send: bool) -> tuple[list[str], list[str]]:

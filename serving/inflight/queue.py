@@ -76,7 +76,9 @@ def transfer_failed(original: Untyped, scheduler: Untyped, req: Untyped) -> Unty
 
 def prepare_abort(original: Untyped, req: Untyped, error_message: str, status_code: object = None) -> None:
     """Around the engine's preparation of an error: a timeout is a 504, on prefill and on the decode that is told."""
-    original(req, error_message, HTTPStatus.GATEWAY_TIMEOUT if ENDED in error_message else status_code)
+    # A client chooses its request's id, which the engine's messages name.
+    is_timeout = ENDED in error_message.replace(req.rid, "")
+    original(req, error_message, HTTPStatus.GATEWAY_TIMEOUT if is_timeout else status_code)
 
 
 def update_handlers(handlers: Untyped, controller: Untyped) -> Untyped:

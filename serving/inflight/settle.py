@@ -65,23 +65,22 @@ class Settling:
         return True
 
     def resolve(self) -> None:
-        """Release what has settled on all ranks. A pipeline agrees by `settled_ids` and `release_agreed` instead."""
+        """Release what has settled on all ranks. A pipeline agrees by `settled_rooms` and `release_agreed` instead."""
         if self._kept and not self._is_pipeline:
             for request, is_over in zip(list(self._kept), self._settled_on_all_ranks(), strict=True):
                 if is_over:
                     self._release(request)
 
-    def settled_ids(self) -> list[str]:
-        """The requests whose transfer is over on this stage of a pipeline."""
+    def settled_rooms(self) -> list[int]:
+        """The rooms whose transfer is over on this stage of a pipeline."""
         if not self._kept:
             return []
-        return [
-            request.rid for request, is_over in zip(self._kept, self._settled_on_all_ranks(), strict=True) if is_over
-        ]
+        settled = self._settled_on_all_ranks()
+        return [request.bootstrap_room for request, is_over in zip(self._kept, settled, strict=True) if is_over]
 
-    def release_agreed(self, rids: set[str]) -> None:
-        """Release these requests: their transfers are over on all stages of the pipeline."""
-        for request in [request for request in self._kept if request.rid in rids]:
+    def release_agreed(self, rooms: set[int]) -> None:
+        """Release the requests of these rooms: their transfers are over on all stages of the pipeline."""
+        for request in [request for request in self._kept if request.bootstrap_room in rooms]:
             self._release(request)
 
     def _release(self, request: Untyped) -> None:
@@ -152,9 +151,21 @@ def begin(_: object, scheduler: Untyped) -> None:
 
 
 def release_kv_cache(original: Untyped, req: Untyped, tree_cache: Untyped, *, checkpoint: bool) -> None:
-    """Around the engine's release of a request's KV pages and row."""
-    if here is None or not here.keeps(req, lambda: original(req, tree_cache, checkpoint=checkpoint)):
+    """Around the engine's release of a request's KV pages and row.
+
+    The request itself has nothing any more, as after the release: the engine sees by that what it has ended already,
+    and would end it again with the result of a chunk that was computed meanwhile.
+    """
+    pages, lock = req.kv, req.lock
+
+    def release() -> None:
+        req.kv, req.lock = pages, lock
         original(req, tree_cache, checkpoint=checkpoint)
+
+    if here is not None and pages.holds_kv and here.keeps(req, release):
+        req.kv, req.lock = type(pages)(), None
+        return
+    original(req, tree_cache, checkpoint=checkpoint)
 
 
 def release_metadata_buffer(original: Untyped, req: Untyped, allocator: Untyped) -> None:
@@ -178,9 +189,9 @@ def is_fully_idle(original: Untyped, scheduler: Untyped, *arguments: object, **n
     return idle and (not here or bool(arguments[:1] == (True,) or named.get("for_health_check")))
 
 
-def settled_ids() -> list[str]:
-    """The requests that this stage of a prefill pipeline keeps pages for and needs them no more."""
-    return here.settled_ids() if here else []
+def settled_rooms() -> list[int]:
+    """The rooms that this stage of a prefill pipeline keeps pages for and needs them no more."""
+    return here.settled_rooms() if here else []
 
 
 def before_inflight_pass(_: object, rids_to_check: list[str] | None = None) -> None:

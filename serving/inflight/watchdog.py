@@ -178,11 +178,7 @@ class Watchdog:
 
     def _end(self, request: Untyped, entry: Entry, reason: str) -> None:
         entry.ended_with = reason
-        sender = request.disagg_kv_sender
-        if entry.health_check:
-            sender.abort()
-            return
-        told.end_room(sender, reason)
+        told.end_room(request.disagg_kv_sender, reason)
 
     def _reason(self, state: str, age: float) -> str:
         return (
@@ -296,7 +292,8 @@ def _outcome(request: Untyped, entry: Entry) -> Outcome:
         return "requeued"
     if not isinstance(request.finished_reason, FINISH_ABORT):
         return "success"
-    message = request.finished_reason.message or ""
+    # A client chooses its request's id, which the engine's messages name.
+    message = (request.finished_reason.message or "").replace(request.rid, "")
     if ENDED in message or (entry.ended_with or "").startswith(ENDED):
         return "timeout"
     return "aborted" if "Aborted by" in message or entry.ended_with else "failed"

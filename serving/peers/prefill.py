@@ -32,6 +32,8 @@ class PrefillWatch:
     def __init__(self, manager: Untyped) -> None:
         self._manager = manager
         self._lines: dict[tuple[str, str, int], Line] = {}
+        self._silent: set[tuple[str, str, int]] = set()
+        self._unseen: set[tuple[str, str, int]] = set()
 
     def run(self) -> None:
         """Look for ever."""
@@ -48,20 +50,44 @@ class PrefillWatch:
     def look(self) -> None:
         """One look at the ranks that decode has sent to; drops a prefill of which one is gone.
 
-        A rank is watched until it is gone, also when decode has dropped it: a prefill that answers its heartbeat badly
-        may be stopped and not dead, and what it can still write must be kept until it is.
+        A rank is watched until it refuses a connection, also when decode has dropped it: a prefill that answers its
+        heartbeat badly, or whose host is silent, may be stopped and not dead, and what it can still write must be kept
+        until it is.
         """
         cached = self._cached()
         for key in cached:
             self._lines.setdefault(key, Line(key[1:]))
         for key, held in list(self._lines.items()):
-            held.look()
-            if held.is_gone:
+            if not self._has_looked(key, held):
+                continue
+            if held.is_open:
+                self._silent.discard(key)
+            elif held.is_refused:
                 del self._lines[key]
-                held.close()
+                self._silent.discard(key)
                 self._lost(key[0], held, is_cached=key in cached)
+            elif held.is_gone:
+                self._lines[key] = Line(key[1:])
+                if key not in self._silent:
+                    self._silent.add(key)
+                    self._lost(key[0], held, is_cached=key in cached)
+
+    def _has_looked(self, key: tuple[str, str, int], held: Line) -> bool:
+        """Whether it could be looked at; one address that cannot hides none of the others."""
+        try:
+            held.look()
+        except OSError as error:
+            if key not in self._unseen:
+                self._unseen.add(key)
+                logger.warning(
+                    "dsv4 lost prefill: cannot look at %s:%d (%s); it is taken to be alive", *held.address, error
+                )
+            return False
+        self._unseen.discard(key)
+        return True
 
     def _lost(self, address: str, held: Line, *, is_cached: bool) -> None:
+        held.close()
         logger.warning("dsv4 prefill gone address=%s rank_port=%d why=%r", address, held.address[1], held.why)
         with self._manager.connection_lock:
             rooms = list(self._manager.addr_to_rooms_tracker.get(address, ()))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
+import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests.stack.faults.links import links_between, lose, moved_bytes
-from tests.stack.faults.load import Outcome, request
+from tests.stack.faults.load import Half, Outcome, request
 from tests.stack.faults.observe import Load, Scrape, Watch, holdings
 from tests.stack.faults.plan import (
     ANSWER_TOKENS,
@@ -37,7 +38,10 @@ UNDER_WAY_BYTES = 20_000
 NOBODY = "2.2.2.2"
 """What SGLang takes for a decode that is not there: it prefills, and sends nothing."""
 
-REFILL_WITHIN_S = 6.0
+REFILL_WITHIN_S = 20.0
+HALF_PATIENCE_S = 20.0
+"""Who asks decode itself waits for what it says when it goes on, however late that is."""
+
 SETTLE_WITHIN_S = 20.0
 PROBES = 3
 PROBE_WITHIN_S = 20.0
@@ -235,17 +239,24 @@ class Run:
             with contextlib.suppress(OSError):
                 lose(link)
 
+    def _half(self) -> Half:
+        room = {"bootstrap_host": "127.0.0.1", "bootstrap_port": self.stack.bootstrap_port}
+        return Half(self.stack.workers["prefill"].url, {**room, "bootstrap_room": secrets.randbits(62)})
+
     async def ask(self, asked: Asked, prompt: Prompt, began_s: float) -> Outcome:
         """One request, at its time; it gives up when its bound and a little more is over."""
         await asyncio.sleep(max(0.0, began_s + asked.at_s - time.monotonic()))
         give_up = asyncio.Event()
         sent = time.monotonic()
+        half = self._half() if asked.by_halves else None
+        url = self.stack.url if half is None else self.stack.workers["decode"].url
         asking = asyncio.create_task(
-            request(self.client, self.stack.url, asked, prompt, give_up=give_up, moment=self.moment)
+            request(self.client, url, asked, prompt, give_up=give_up, moment=self.moment, half=half)
         )
         while not asking.done():
             await asyncio.wait([asking], timeout=0.25)
-            if time.monotonic() > max(sent, self.fault_s) + self.limit_s + 1.0:
+            patience_s = HALF_PATIENCE_S if asked.by_halves else 1.0
+            if time.monotonic() > max(sent, self.fault_s) + self.limit_s + patience_s:
                 give_up.set()
         return await asking
 

@@ -42,6 +42,14 @@ class Outcome:
         return self.prompt.answer.startswith(self.text)
 
 
+@dataclass(frozen=True)
+class Half:
+    """The other half of a request that is asked by halves: prefill's URL, and where decode finds it."""
+
+    url: str
+    room: Mapping[str, object]
+
+
 def body_of(asked: Asked, prompt: Prompt) -> dict[str, object]:
     """The JSON of a request."""
     if asked.api == "generate":
@@ -90,8 +98,10 @@ async def _events(response: httpx.Response) -> AsyncIterator[Mapping[str, Any]]:
             yield json.loads(line[5:])
 
 
-async def _read(client: httpx.AsyncClient, url: str, asked: Asked, prompt: Prompt, reading: _Reading) -> None:
-    async with client.stream("POST", url + _PATHS[asked.api], json=body_of(asked, prompt)) as response:
+async def _read(
+    client: httpx.AsyncClient, url: str, asked: Asked, body: Mapping[str, object], reading: _Reading
+) -> None:
+    async with client.stream("POST", url + _PATHS[asked.api], json=body) as response:
         reading.status = response.status_code
         if response.status_code != httpx.codes.OK:
             reading.error = (await response.aread()).decode(errors="replace")
@@ -102,12 +112,23 @@ async def _read(client: httpx.AsyncClient, url: str, asked: Asked, prompt: Promp
             reading.take(asked, json.loads(await response.aread()))
 
 
-async def _ask(client: httpx.AsyncClient, url: str, asked: Asked, prompt: Prompt, reading: _Reading) -> Fate:
+async def _ask(
+    client: httpx.AsyncClient, url: str, asked: Asked, prompt: Prompt, reading: _Reading, half: Half | None
+) -> Fate:
+    body = body_of(asked, prompt)
+    prefilling: asyncio.Task[httpx.Response] | None = None
+    if half is not None:
+        body |= half.room
+        prefilling = asyncio.create_task(client.post(half.url + _PATHS[asked.api], json=body))
     try:
-        await _read(client, url, asked, prompt, reading)
+        await _read(client, url, asked, body, reading)
     except (httpx.HTTPError, json.JSONDecodeError) as error:
         reading.error = f"{type(error).__name__}: {error}"
         return "cut off"
+    finally:
+        if prefilling is not None:
+            prefilling.cancel()
+            await asyncio.gather(prefilling, return_exceptions=True)
     if reading.error:
         return "refused"
     return "answered" if reading.whole else "cut off"
@@ -121,14 +142,15 @@ async def request(
     *,
     give_up: asyncio.Event,
     moment: Callable[[Moment], Awaitable[None]],
+    half: Half | None = None,
 ) -> Outcome:
     """Ask, until there is an answer, the client is meant to go away, or `give_up` is set; never raises for an answer.
 
-    `moment` returns when the given moment has come.
+    `moment` returns when the given moment has come. With `half`, `url` is decode's.
     """
     reading = _Reading()
     sent = time.monotonic()
-    asking = asyncio.create_task(_ask(client, url, asked, prompt, reading))
+    asking = asyncio.create_task(_ask(client, url, asked, prompt, reading, half))
     ends: list[asyncio.Task[object]] = [asyncio.create_task(_when(give_up))]
     if asked.closes_after_s is not None:
         ends.append(asyncio.create_task(_leave(asked.closes_after_s, asked.closes_when, moment)))

@@ -45,8 +45,9 @@ Deed = Literal[
 ]
 
 LONGEST = 8000
-REFILL_PROMPTS = 2
-"""Of LONGEST tokens each: all of the KV pool."""
+ONE_CHUNK = 4000
+REFILL_PROMPTS = 3
+"""Of LONGEST tokens each: more than the KV pool, so that what is cached of other prompts has to go."""
 
 ANSWER_TOKENS = 24
 PREFIX_TOKENS = 8
@@ -75,6 +76,8 @@ class Asked:
 
     `closes_after_s`: the client goes away that long after it was sent, `closes_when`: at that moment. `shares`: it
     begins with the text that others of the episode begin with. `holds`: it is a canary whose transfer is held back.
+    `by_halves`: prefill and decode are asked as the router asks them, and decode's answer is the answer, whatever
+    prefill says: through the router an error of prefill's covers what decode would have said.
     """
 
     rid: str
@@ -86,6 +89,7 @@ class Asked:
     closes_when: Moment = "at once"
     shares: bool = False
     holds: bool = False
+    by_halves: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,13 +192,13 @@ def _frozen_long(rng: random.Random, seed: int, timers: Timers) -> Episode:
 def _refilled(rng: random.Random, seed: int, timers: Timers) -> Episode:
     """The watchdog ends what decode cannot take, other prompts have prefill's pages, and only then decode goes on.
 
-    Nobody else asks before decode is frozen: the one transfer is of so many bytes that most of them are still in
-    prefill's pages.
+    Nobody else asks before decode is frozen, and the one prompt is prefilled in one chunk: its one transfer, which is
+    also the last, is for the most part still in prefill's pages.
     """
     ended = timers.inflight_timeout_s + 1.0
     first, *others = _load(rng, seed, 4, 2.0)
     later = [replace(asked, at_s=round(asked.at_s + ended, 3)) for asked in others]
-    long = replace(first, length=rng.randint(5000, LONGEST))
+    long = replace(first, length=rng.randint(ONE_CHUNK - 1000, ONE_CHUNK), api="generate", by_halves=True)
     freeze, thaw = _freeze("transfer", rng.uniform(0, 2))
     return _episode(rng, seed, "refill", [long, *later], (freeze, Action("refill prefill", ended), thaw))
 

@@ -144,6 +144,12 @@ class FaultStack:
         """Where clients ask."""
         return self.workers["router"].url
 
+    @property
+    def bootstrap_port(self) -> int:
+        """Where decode asks for a room of prefill's."""
+        argv = self.workers["prefill"].argv
+        return int(argv[argv.index("--disaggregation-bootstrap-port") + 1])
+
     def log(self, role: Role) -> Path:
         """What a role has printed since the stack was first started."""
         return self.folder / f"{role}.log"

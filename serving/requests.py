@@ -1,0 +1,28 @@
+"""Requests that a disaggregated engine cannot serve and would not say so: refused before they wait for anything."""
+
+from serving.untyped import Untyped
+
+
+def several_samples(_: object, request: Untyped) -> None:
+    """After SGLang has read a request's arguments.
+
+    Raises:
+        ValueError: it asks for several samples of a prompt, which would all wait in one bootstrap room. SGLang answers
+            it with status 400.
+    """
+    rooms = request.bootstrap_room if isinstance(request.bootstrap_room, list) else [request.bootstrap_room]
+    if request.parallel_sample_num > 1 and any(room is not None for room in rooms):
+        raise ValueError(
+            f"n={request.parallel_sample_num} cannot be served with prefill and decode apart: each sample would need a "
+            "transfer of its own; send the request that many times"
+        )
+
+
+def empty_prompt(_manager: object, request: Untyped, input_ids: list[int] | None) -> None:
+    """Before SGLang checks the length of a prompt.
+
+    Raises:
+        ValueError: it has no token. A batch of none ends the scheduler, and with it the engine.
+    """
+    if input_ids is not None and len(input_ids) == 0 and request.input_embeds is None:
+        raise ValueError("the prompt is empty: it has no token to begin with")
