@@ -11,13 +11,13 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
 serve: install
 	@exec $(BIN)/dsv4ctl serve $(ARGS)
 
-# What starts engines measures time and has the machine to itself; the rest shares it.
+# What measures time has the machine to itself, and shares one stack; the rest runs two at a time.
 test: install-dev
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest --ignore=tests/unit
-	$(BIN)/python -m pytest -n 2 tests/unit
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/ssh -m "not beside"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "beside or not stack" tests/unit tests/ssh tests/stack
 endif
 
 # The abort and status part on SGLang 0.5.15: docs/older-engines.md.

@@ -177,7 +177,10 @@ class Dsv4:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What of a stack is still on this machine: pids by unit, ports that are held, files in /dev/shm that are new."""
+    """What of a stack is still on this machine: pids by unit, ports that are held, files in /dev/shm.
+
+    These are new, and nobody uses them: another stack may run beside it.
+    """
 
     pids: dict[int, str]
     ports: tuple[int, ...]
@@ -200,7 +203,7 @@ def leftovers(profile: StackProfile, shm_before: frozenset[str]) -> Leftovers:
     return Leftovers(
         pids=marked_processes(HOST, UNIT_VARIABLE, profile.units),
         ports=tuple(port for port in profile.ports if port in held),
-        shm=shm_files() - shm_before,
+        shm=frozenset(file.path for file in shm_listing(HOST) if not file.in_use) - shm_before,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.engine import Dsv4, StackProfile, assert_gone, shm_files, write_profile
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.beside]
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may mount")
 

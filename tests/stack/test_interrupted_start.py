@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine import Dsv4, assert_gone, shm_files, write_profile
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.beside]
 
 STEPS = (
     "model:local",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engine import Dsv4, assert_gone, shm_files, write_profile
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.beside]
 
 
 def first_line_then_close(running: "subprocess.Popen[str]") -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.engine import Dsv4, StackProfile, assert_gone, shm_files, write_profile
 from tests.sshd import Sshd, SshNet, keygen
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.beside]
 
 
 def remote_profile(folder: Path, name: str, alias: str = "via-hop") -> StackProfile:

@@ -8,7 +8,7 @@ import pytest
 from tests.engine import Dsv4, assert_gone, shm_files, write_profile
 from tests.systemd import UserManager
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.beside]
 
 
 def test_the_stack_runs_as_units_of_the_user_manager(in_user_manager: UserManager, tmp_path: Path) -> None:

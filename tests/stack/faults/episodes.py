@@ -38,7 +38,7 @@ UNDER_WAY_BYTES = 20_000
 NOBODY = "2.2.2.2"
 """What SGLang takes for a decode that is not there: it prefills, and sends nothing."""
 
-REFILL_WITHIN_S = 20.0
+REFILL_WITHIN_S = 12.0
 HALF_PATIENCE_S = 20.0
 """Who asks decode itself waits for what it says when it goes on, however late that is."""
 

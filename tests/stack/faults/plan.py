@@ -46,8 +46,8 @@ Deed = Literal[
 
 LONGEST = 8000
 ONE_CHUNK = 4000
-REFILL_PROMPTS = 3
-"""Of LONGEST tokens each: more than the KV pool, so that what is cached of other prompts has to go."""
+REFILL_PROMPTS = 2
+"""Of LONGEST tokens each: all of the KV pool."""
 
 ANSWER_TOKENS = 24
 PREFIX_TOKENS = 8
