@@ -343,8 +343,8 @@ def _is_idle(held: Mapping[str, int], idle: Mapping[str, int] | None) -> bool:
 async def _probe(client: httpx.AsyncClient, stack: FaultStack, episode: Episode) -> tuple[Outcome, ...]:
     """A few further requests, one after the other, each of which must succeed.
 
-    After a worker was gone, or stood still for longer than the router's own checks allow, they are asked again until the
-    router has noticed that it is back, within SEEN_AGAIN_WITHIN_S.
+    After a worker was gone, or stood still for longer than the router's own checks allow, they are asked again until
+    the router has noticed that it is back, within SEEN_AGAIN_WITHIN_S.
     """
     rng = random.Random(f"probes {episode.seed}")
     unseen = any(action.deed in ("start decode", "start prefill", "refill prefill") for action in episode.actions)
