@@ -1,31 +1,43 @@
 """`python -m serving WHAT [--json]`: what the stack says of itself, asked with the engine's interpreter on its host."""
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import os
+import re
+import signal
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 from serving import hazards, knobs
 from serving.patches import fingerprint, registry, source, table
+from serving.settings import BadSetting
+
+READER_LEFT = 128 + signal.SIGPIPE
+"""The exit status when whoever reads the answer has gone, as of a program that the signal for it has ended."""
+
+_WHAT = re.compile(r"(\w+(?:\.\w+)*):(\S+)")
 
 
 def main(argv: list[str]) -> int:
     """Run one of the subcommands.
 
-    Returns 0; 1 when an engine started here would end over what is shown; 2 when this interpreter has no engine, or
-    lacks what was asked for.
+    Returns 0; 1 when an engine started here would end over what is shown, and for nothing else; 2 when this interpreter
+    has no engine, or lacks what was asked for, or one of our variables has a value that means nothing, or the answer
+    could not be written; READER_LEFT.
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    run = {"knobs": _knobs, "patches": _patches, "hazards": _hazards}[arguments.command]
     try:
-        return {"knobs": _knobs, "patches": _patches, "hazards": _hazards}[arguments.command](arguments)
+        status, text = run(parser, arguments)
     except importlib.metadata.PackageNotFoundError as error:
-        sys.stderr.write(f"error: {sys.executable} has no package {error.name}\n")
-    except (knobs.EngineNotInstalled, registry.BadSetting, source.NotFound) as error:
-        sys.stderr.write(f"error: {error}\n")
-    return 2
+        return _failed(f"{sys.executable} has no package {error.name}")
+    except (knobs.EngineNotInstalled, BadSetting, source.NotFound) as error:
+        return _failed(str(error))
+    return _written(text) or status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,38 +58,62 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _knobs(arguments: argparse.Namespace) -> int:
+def _knobs(_: argparse.ArgumentParser, arguments: argparse.Namespace) -> tuple[int, str]:
     known = knobs.dump()
-    _show(known, knobs.lines(known), as_json=arguments.json)
+    return 0, _shown(known, knobs.lines(known), as_json=arguments.json)
+
+
+def _patches(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> tuple[int, str]:
+    if arguments.fingerprint is not None:
+        asked = _WHAT.fullmatch(arguments.fingerprint)
+        if asked is None:
+            parser.error(f"--fingerprint wants MODULE:QUALNAME, not {arguments.fingerprint!r}")
+        return 0, f"{fingerprint.fingerprint(asked[1], asked[2])}\n"
+    if arguments.markdown:
+        return 0, f"\n{table.markdown(registry.discover())}"
+    knobs.check_ours(os.environ)
+    data = table.as_data(os.environ)
+    return int(table.would_stop(data)), _shown(data, table.lines(data), as_json=arguments.json)
+
+
+def _hazards(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> tuple[int, str]:
+    if arguments.flags and not arguments.flags[0].startswith("--"):
+        parser.error(f"{arguments.flags[0]!r} is no flag; after -- come the flags of the engine that is asked about")
+    knobs.check_ours(os.environ)
+    engine = hazards.Engine(os.environ, arguments.flags)
+    refused = any(hazard.severity == "refuse" for hazard in hazards.present(engine))
+    return int(refused), _shown(hazards.as_data(engine), hazards.lines(engine), as_json=arguments.json)
+
+
+def _shown(data: dict[str, Any], lines: Iterable[str], *, as_json: bool) -> str:
+    return f"{json.dumps(data, indent=1)}\n" if as_json else "".join(f"{line}\n" for line in lines)
+
+
+def _written(text: str) -> int:
+    """Write the answer. Returns 0, or the exit status that says that it was not."""
+    if sys.stdout is None:
+        return _failed("the answer could not be written: standard output is closed")
+    left = memoryview(text.encode(sys.stdout.encoding, "backslashreplace"))
+    try:
+        while left:
+            # An unbuffered one (PYTHONUNBUFFERED) takes what it can, and the text layer would lose the rest.
+            left = left[sys.stdout.buffer.write(left) :]
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        # Python would try to write what is left when it ends, and complain.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return READER_LEFT
+        return _failed(f"the answer could not be written: {error.strerror}")
     return 0
 
 
-def _patches(arguments: argparse.Namespace) -> int:
-    if arguments.fingerprint:
-        module, _, qualname = arguments.fingerprint.partition(":")
-        sys.stdout.write(f"{fingerprint.fingerprint(module, qualname)}\n")
-        return 0
-    if arguments.markdown:
-        sys.stdout.write(f"\n{table.markdown(registry.discover())}")
-        return 0
-    data = table.as_data(os.environ)
-    _show(data, table.lines(data), as_json=arguments.json)
-    return int(table.would_stop(data))
-
-
-def _hazards(arguments: argparse.Namespace) -> int:
-    engine = hazards.Engine(os.environ, arguments.flags)
-    found = hazards.present(engine)
-    _show(hazards.as_data(engine), hazards.lines(found), as_json=arguments.json)
-    return int(any(hazard.severity == "refuse" for hazard in found))
-
-
-def _show(data: dict[str, Any], lines: Iterable[str], *, as_json: bool) -> None:
-    if as_json:
-        json.dump(data, sys.stdout, indent=1)
-        sys.stdout.write("\n")
-    else:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+def _failed(why: str) -> int:
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"error: {why}\n")
+    return 2
 
 
 if __name__ == "__main__":

@@ -1,20 +1,27 @@
 """Settings that are known to do harm together: one table, read when an engine starts and printed by `hazards`.
 
-Each is in the table because somebody saw it, and says who. What is not set counts by its default in the installed
-engine.
+Each is in the table because somebody saw it, and says who. A variable means what its reader makes of it: SGLang takes
+its default for one that is not set, and for one that it does not understand.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from serving import knobs
+from serving.settings import switch
+from serving.untyped import Untyped
 
 SCHEMA_VERSION = 1
 
 Severity = Literal["refuse", "warn"]
 
-_TRUE = frozenset({"1", "true", "yes", "y"})
+FLAGS = ("--disaggregation-mode", "--disaggregation-transfer-backend", "--disable-custom-all-reduce")
+"""Those that the table asks about."""
+
+# NCCL reads it with strtol, and compares with 1 (ncclGetLevel).
+_NCCL_ONE = re.compile(r"\s*\+?0*1(?!\d)")
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 # UCX's names for what copies within one machine and cannot tell that the other side has died.
 _LOCAL_TRANSPORTS = frozenset(
@@ -35,22 +42,55 @@ class Engine:
         return self.environment[name] if name in self.environment else knobs.engine_default(name) or ""
 
     def is_on(self, name: str) -> bool:
-        """Whether a variable is true, as the engine reads it."""
-        return self.variable(name).lower() in _TRUE
+        """Whether a switch, of ours or of SGLang's, is on.
 
-    def has_flag(self, name: str, value: str | None = None) -> bool:
-        """Whether a flag was given, if `value` is said with that value."""
-        given = " ".join(self.arguments).replace("=", " ").split()
-        wanted = [name] if value is None else [name, value]
-        return any(given[at : at + len(wanted)] == wanted for at in range(len(given)))
+        Raises:
+            BadSetting: it is ours, and says neither yes nor no.
+        """
+        if name in knobs.OWN_KNOBS:
+            return switch(name, self.environment)
+        return knobs.engine_switch(name, self.environment).is_on
+
+    def is_switched_off(self, name: str) -> bool:
+        """Whether a switch of SGLang's was set to off, in a word that SGLang understands."""
+        read = knobs.engine_switch(name, self.environment)
+        return read.said is not None and read.is_understood and not read.is_on
+
+    def misread(self, name: str) -> str | None:
+        """What should be known of a switch of SGLang's that says something which SGLang does not understand."""
+        read = knobs.engine_switch(name, self.environment)
+        if read.is_understood:
+            return None
+        return f"{name} is {read.said!r}, for which SGLang takes the default, {'on' if read.is_on else 'off'}"
+
+    def flag(self, name: str) -> str | None:
+        """What a flag was given, empty where that is nothing, None without the flag.
+
+        As argparse does it: a flag may be cut short, its value may follow an equals sign, and the last one counts. One
+        that is cut so short that it could be another as well ends SGLang before anything else does.
+        """
+        found = None
+        for at, argument in enumerate(self.arguments):
+            given, equals, value = argument.partition("=")
+            if len(given) > len("--") and name.startswith(given):
+                following = self.arguments[at + 1] if at + 1 < len(self.arguments) else ""
+                found = value if equals else "" if following.startswith("--") else following
+        return found
+
+
+def arguments_of(configuration: Untyped) -> list[str]:
+    """The command line that would say what SGLang has made of its own, of a file, and of a program's arguments."""
+    values = {flag: getattr(configuration, flag.removeprefix("--").replace("-", "_")) for flag in FLAGS}
+    return [flag if value is True else f"{flag}={value}" for flag, value in values.items() if value]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One side of a hazard: what it is in words, and whether an engine has it."""
+    """One side of a hazard: what it is in words, whether an engine has it, and the switch of SGLang's that it is."""
 
     text: str
     holds: Callable[[Engine], bool]
+    switch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,11 +111,15 @@ class Hazard:
 
 
 def _on(name: str) -> Setting:
-    return Setting(f"{name} is on", lambda engine: engine.is_on(name))
+    return Setting(f"{name} is on", lambda engine: engine.is_on(name), name)
 
 
 def _off(name: str) -> Setting:
-    return Setting(f"{name} is off", lambda engine: not engine.is_on(name))
+    return Setting(f"{name} is off", lambda engine: not engine.is_on(name), name)
+
+
+def _without_flag(name: str) -> Setting:
+    return Setting(f"no {name}", lambda engine: engine.flag(name) is None)
 
 
 def _has_expandable_segments(engine: Engine) -> bool:
@@ -98,7 +142,7 @@ _EXPANDABLE = Setting(f"expandable_segments:True in {' or '.join(_ALLOCATOR)}", 
 _NIXL = Setting(
     "--disaggregation-transfer-backend nixl",
     lambda engine: (
-        engine.has_flag("--disaggregation-transfer-backend", "nixl")
+        engine.flag("--disaggregation-transfer-backend") == "nixl"
         and engine.variable("SGLANG_DISAGGREGATION_NIXL_BACKEND") == "UCX"
     ),
 )
@@ -140,12 +184,10 @@ HAZARDS = (
         (
             Setting(
                 "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE is switched off",
-                lambda engine: (
-                    "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE" in engine.environment
-                    and not engine.is_on("SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE")
-                ),
+                lambda engine: engine.is_switched_off("SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE"),
+                "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE",
             ),
-            Setting("--disaggregation-mode decode", lambda engine: engine.has_flag("--disaggregation-mode", "decode")),
+            Setting("--disaggregation-mode decode", lambda engine: engine.flag("--disaggregation-mode") == "decode"),
         ),
         "decode gives the pages of a failed request away while prefill may still write into them, and answers 200 with "
         "another request's context",
@@ -170,9 +212,7 @@ HAZARDS = (
         (
             _EXPANDABLE,
             _off("SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2"),
-            Setting(
-                "no --disable-custom-all-reduce", lambda engine: not engine.has_flag("--disable-custom-all-reduce")
-            ),
+            _without_flag("--disable-custom-all-reduce"),
         ),
         "with several ranks a worker ends while CUDA graphs are captured: \"custom_all_reduce.cuh 'invalid argument'\"",
         "leave SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2 on, or pass --disable-custom-all-reduce",
@@ -185,10 +225,11 @@ HAZARDS = (
         "nccl-p2p-off-custom-all-reduce",
         "warn",
         (
-            _on("NCCL_P2P_DISABLE"),
             Setting(
-                "no --disable-custom-all-reduce", lambda engine: not engine.has_flag("--disable-custom-all-reduce")
+                "NCCL_P2P_DISABLE=1",
+                lambda engine: _NCCL_ONE.match(engine.environment.get("NCCL_P2P_DISABLE", "")) is not None,
             ),
+            _without_flag("--disable-custom-all-reduce"),
         ),
         "between two GPUs SGLang's own all-reduce goes on using P2P, and hangs where P2P does not work",
         "pass --disable-custom-all-reduce as well",
@@ -215,8 +256,12 @@ HAZARDS = (
 
 
 def present(engine: Engine) -> tuple[Hazard, ...]:
-    """Those that this engine would run with."""
-    on_cpu = engine.environment.get("SGLANG_USE_CPU_ENGINE", "").lower() in _TRUE
+    """Those that this engine would run with.
+
+    Raises:
+        BadSetting: one of our switches says neither yes nor no.
+    """
+    on_cpu = engine.environment.get("SGLANG_USE_CPU_ENGINE") == "1"
     return tuple(
         hazard
         for hazard in HAZARDS
@@ -224,16 +269,36 @@ def present(engine: Engine) -> tuple[Hazard, ...]:
     )
 
 
-def sentence(hazard: Hazard) -> str:
+def misread(engine: Engine, said: Sequence[Hazard] = ()) -> tuple[str, ...]:
+    """A sentence for each switch in the table that says something which SGLang does not understand.
+
+    But for the switches of the hazards in `said`, whose own sentences say it.
+    """
+    names = _switches(HAZARDS) - _switches(said)
+    return tuple(note for name in sorted(names) if (note := engine.misread(name)))
+
+
+def _switches(hazards: Sequence[Hazard]) -> set[str]:
+    return {setting.switch for hazard in hazards for setting in hazard.settings if setting.switch}
+
+
+def sentence(hazard: Hazard, engine: Engine) -> str:
     """What is set, what comes of it, and what to do."""
-    return f"{' and '.join(setting.text for setting in hazard.settings)}: {hazard.effect}; {hazard.remedy}"
+    notes = {setting.text: setting.switch and engine.misread(setting.switch) for setting in hazard.settings}
+    settings = " and ".join(f"{text} ({note})" if note else text for text, note in notes.items())
+    return f"{settings}: {hazard.effect}; {hazard.remedy}"
 
 
 def as_data(engine: Engine) -> dict[str, Any]:
-    """The table, and which of it this engine would run with, ready for JSON."""
+    """The table, and which of it this engine would run with, ready for JSON.
+
+    Raises:
+        BadSetting: one of our switches says neither yes nor no.
+    """
     found = present(engine)
     return {
         "schema_version": SCHEMA_VERSION,
+        "misread": list(misread(engine)),
         "hazards": [
             {
                 "name": hazard.name,
@@ -250,9 +315,16 @@ def as_data(engine: Engine) -> dict[str, Any]:
     }
 
 
-def lines(found: Sequence[Hazard]) -> Iterator[str]:
-    """For a person: those that were found, a line each."""
+def lines(engine: Engine) -> Iterator[str]:
+    """For a person: those that this engine would run with, a line each, and what of them SGLang does not understand.
+
+    Raises:
+        BadSetting: one of our switches says neither yes nor no.
+    """
+    found = present(engine)
     if not found:
         yield f"none of the {len(HAZARDS)} known hazards is set here"
     for hazard in found:
-        yield f"{hazard.severity}  {hazard.name}  {sentence(hazard)}"
+        yield f"{hazard.severity}  {hazard.name}  {sentence(hazard, engine)}"
+    for note in misread(engine, found):
+        yield f"note  {note}"

@@ -11,10 +11,14 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from serving import limits
+from serving.settings import switch
 
 SCHEMA_VERSION = 1
 
@@ -63,6 +67,18 @@ class OwnKnob:
     meaning: str
 
 
+@dataclass(frozen=True)
+class EngineSwitch:
+    """What the engine makes of one of its switches. `said` is what the environment says, None for nothing.
+
+    For nothing, and for what it does not understand, the engine takes the default.
+    """
+
+    is_on: bool
+    said: str | None
+    is_understood: bool
+
+
 OWN_KNOBS = {
     "SGLANG_DSV4_PATCH_POLICY": OwnKnob(
         "str", "enforce", "a required patch that FAILED: enforce = it stops the engine, warn = it is said"
@@ -95,7 +111,7 @@ def dump() -> dict[str, Any]:
     """
     engine, router = _package("sglang"), _package("sglang_router")
     env = {name: EnvKnob(None, None, "source") for name in _literals(engine, router)}
-    env |= _registry(engine / "srt" / "environ.py")
+    env |= _registry(_environ_module())
     own_reads = names_read_by_us()
     env |= {
         name: EnvKnob(own.type, own.default, "dsv4", own.meaning, None, name in own_reads)
@@ -116,6 +132,19 @@ def names_read_by_us() -> set[str]:
     return _literals(_OWN_PACKAGE)
 
 
+def check_ours(environment: Mapping[str, str]) -> None:
+    """See that what the environment says of our switches and limits can be understood.
+
+    Raises:
+        BadSetting: for the first that cannot.
+    """
+    for name, own in OWN_KNOBS.items():
+        if own.type == "bool":
+            switch(name, environment)
+        elif name in limits.LIMITS:
+            limits.said(name, environment)
+
+
 @functools.cache
 def engine_default(name: str) -> str | None:
     """The default of a variable in the engine's typed table, as text; None when it has none, or is not in it.
@@ -128,7 +157,33 @@ def engine_default(name: str) -> str | None:
 
 @functools.cache
 def _engine_table() -> Mapping[str, EnvKnob]:
-    return _registry(_package("sglang") / "srt" / "environ.py")
+    return _registry(_environ_module())
+
+
+def engine_switch(name: str, environment: Mapping[str, str]) -> EngineSwitch:
+    """A switch of the engine's typed table, read by the engine's own parser. One that is not in the table is off.
+
+    Raises:
+        EngineNotInstalled: as its class says.
+    """
+    module = _environ_module()
+    entry = vars(module.Envs).get(name)
+    if not isinstance(entry, module.EnvBool):
+        return EngineSwitch(is_on=False, said=None, is_understood=True)
+    default = bool(entry.default() if callable(entry.default) else entry.default)
+    said = environment.get(name, environment.get(getattr(entry, "deprecated_name", "")))
+    if said is None:
+        return EngineSwitch(default, said, is_understood=True)
+    try:
+        return EngineSwitch(bool(entry.parse(said)), said, is_understood=True)
+    except ValueError:
+        return EngineSwitch(default, said, is_understood=False)
+
+
+@functools.cache
+def _environ_module() -> Any:  # noqa: ANN401 - a module
+    """The engine's own, if this process has it, or one made from its file alone: its package would import torch."""
+    return sys.modules.get("sglang.srt.environ") or _by_its_file(_package("sglang") / "srt" / "environ.py")
 
 
 def _plain(knobs: Mapping[str, EnvKnob | FlagKnob]) -> dict[str, dict[str, Any]]:
@@ -146,9 +201,8 @@ def _package(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _registry(path: Path) -> dict[str, EnvKnob]:
-    """The engine's typed table, from the module itself."""
-    module = sys.modules.get("sglang.srt.environ") or _by_its_file(path)
+def _registry(module: Any) -> dict[str, EnvKnob]:  # noqa: ANN401 - a module
+    """The engine's typed table, from its module."""
     knobs: dict[str, EnvKnob] = {}
     for name, entry in vars(module.Envs).items():
         if not isinstance(entry, module.EnvField):
@@ -165,13 +219,27 @@ def _registry(path: Path) -> dict[str, EnvKnob]:
 
 
 def _by_its_file(path: Path) -> Any:  # noqa: ANN401 - a module
-    """A module alone: its package would import torch."""
-    spec = importlib.util.spec_from_file_location("_dsv4_engine_environ", path)
-    if spec is None or spec.loader is None or not path.is_file():
+    """A module that needs the standard library alone; what older versions import of their package is left out."""
+    if not path.is_file():
         raise EngineNotInstalled(f"{path} is not there")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    tree = _tree(path)
+    tree.body = [node for node in tree.body if not _imports_engine(node)]
+    module = types.ModuleType("_dsv4_engine_environ")
+    exec(compile(tree, str(path), "exec"), vars(module))  # noqa: S102 - the engine's own code
     return module
+
+
+def _imports_engine(node: ast.stmt) -> bool:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    return any(name.partition(".")[0] == "sglang" for name in names)
+
+
+def _tree(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise EngineNotInstalled(f"{path} cannot be read as Python: {error}") from error
 
 
 def _type_of(entry: object, module: Any) -> str:  # noqa: ANN401 - a module loaded by its file
@@ -220,7 +288,7 @@ def _engine_flags(engine: Path) -> dict[str, FlagKnob]:
         raise EngineNotInstalled(f"{arguments} is not there")
     flags: dict[str, FlagKnob] = {}
     for path in (*sorted((engine / "srt" / "arg_groups" / "fields").glob("*.py")), arguments):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.AnnAssign):
                 flags |= _field_flags(node)
             elif isinstance(node, ast.Call):
@@ -285,7 +353,7 @@ def _router_flags(router: Path) -> dict[str, FlagKnob]:
         raise EngineNotInstalled(f"{path} is not there")
     return {
         name: flag
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.Call)
         for name, flag in _added_flags(node).items()
     }

@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from serving.untyped import Untyped
 
@@ -35,12 +35,15 @@ def register() -> None:
 
 
 def _register() -> None:
+    from serving import knobs
     from serving.patches import registry
+    from serving.settings import BadSetting
 
-    _look_for_hazards()
     try:
+        knobs.check_ours(os.environ)
+        _look_for_hazards(sys.argv[1:])
         registry.apply(os.environ, registry.discover())
-    except registry.BadSetting as error:
+    except BadSetting as error:
         raise SystemExit(f"dsv4: error: {error}") from None
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
         from serving.cpu import host_memory, leftovers
@@ -49,14 +52,42 @@ def _register() -> None:
         _after(leftovers.LOAD_FILE, leftovers.in_temporary_directory)
 
 
-def _look_for_hazards() -> None:
+_said: set[str] = set()
+"""The warnings that this process has written already."""
+
+
+def look_at_configuration(server_args: Untyped) -> None:
+    """Before SGLang checks the arguments that an engine is to start with, wherever they come from: hazards again.
+
+    Raises:
+        SystemExit: the engine must not run with them.
+    """
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    from serving.hazards import arguments_of
+
+    _look_for_hazards(arguments_of(resolving_view(server_args)))
+
+
+def _look_for_hazards(arguments: Sequence[str]) -> None:
     from serving import hazards
 
-    for hazard in hazards.present(hazards.Engine(os.environ, sys.argv[1:])):
+    engine = hazards.Engine(os.environ, arguments)
+    found = hazards.present(engine)
+    for hazard in found:
+        sentence = hazards.sentence(hazard, engine)
         if hazard.severity == "refuse":
-            raise SystemExit(f"dsv4: error: {hazards.sentence(hazard)}")
-        if multiprocessing.parent_process() is None:
-            sys.stderr.write(f"dsv4 hazard {hazard.name}: {hazards.sentence(hazard)}\n")
+            raise SystemExit(f"dsv4: error: {sentence}")
+        _warn(f"dsv4 hazard {hazard.name}: {sentence}")
+    for note in hazards.misread(engine, found):
+        _warn(f"dsv4 note: {note}")
+
+
+def _warn(text: str) -> None:
+    """Once, and not in the children of an engine, which would all say the same."""
+    if multiprocessing.parent_process() is None and text not in _said:
+        _said.add(text)
+        sys.stderr.write(f"{text}\n")
 
 
 def _after(target: str, hook: Callable[..., Untyped]) -> None:

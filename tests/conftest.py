@@ -4,11 +4,16 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.sshd import SshNet, ssh_net
 from tests.systemd import in_user_manager, user_manager
 
 __all__ = ["in_user_manager", "user_manager"]
+
+# How long an example takes says more of what else the machine does than of the code.
+settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared-machine")
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

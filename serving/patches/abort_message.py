@@ -29,5 +29,8 @@ PATCH = Patch(
         Upstream(
             "sglang.srt.disaggregation.common.conn", "CommonKVReceiver._send_abort_notification", ("cbc0cd2ca500",)
         ),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.record_failure", ("c882f96eeec7",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.update_status", ("3a14b450f48f",)),
+        Upstream("sglang.srt.disaggregation.base.conn", "KVPoll", ("f187393df73c",)),
     ),
 )

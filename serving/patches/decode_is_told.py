@@ -69,5 +69,10 @@ PATCH = Patch(
             "sglang.srt.disaggregation.mooncake.conn", "MooncakeKVManager.start_prefill_thread", ("a07c9e6347f1",)
         ),
         Upstream("sglang.srt.disaggregation.mooncake.conn", "MooncakeKVManager.start_decode_thread", ("100afbe13e4b",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.conclude_failure", ("341fd988d2e7",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.conclude_transfer", ("e051408f69ea",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.record_failure", ("c882f96eeec7",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager._room_notify_targets", ("c38e68e707d8",)),
+        Upstream("sglang.srt.disaggregation.base.conn", "KVPoll", ("f187393df73c",)),
     ),
 )

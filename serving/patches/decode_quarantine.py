@@ -36,6 +36,15 @@ PATCH = Patch(
         Upstream(
             "sglang.srt.disaggregation.common.conn", "CommonKVReceiver._send_abort_notification", ("ae107a75b6e3",)
         ),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.is_abort_release_safe", ("df642b607edc",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVReceiver.__init__", ("392d6c36cb14",)),
+        Upstream(
+            "sglang.srt.disaggregation.common.conn", "CommonKVReceiver._connect_to_bootstrap_server", ("ea9370115628",)
+        ),
+        Upstream("sglang.srt.disaggregation.common.conn", "AbortNotification", ("144f59e28a2c",)),
+        Upstream("sglang.srt.managers.scheduler", "Scheduler.init_metrics_collector", ("aa57d860af4c",)),
+        Upstream("sglang.srt.observability.metrics_collector", "SchedulerMetricsCollectorContext", ("ea3cfc064f9a",)),
     ),
-    relies_on=("lost-prefill",),
+    # The latter only in a pipeline, of which nobody knows yet when patches are judged: see settled-pages.
+    relies_on=("lost-prefill", "pipeline-failure"),
 )

@@ -18,7 +18,8 @@ def fingerprint(module: str, qualname: str) -> str:
     A name that is defined several times in one place counts with all of them.
 
     Raises:
-        source.NotFound: the installed engine has no such module, or defines nothing of that name there.
+        source.Missing: the installed engine has no such module, or defines nothing of that name there.
+        source.Unreadable: its file is no Python that this interpreter can read.
     """
     text = "\n".join(_shape(definition) for definition in source.definitions(module, qualname))
     return hashlib.sha256(text.encode()).hexdigest()[:_LENGTH]

@@ -27,6 +27,7 @@ PATCH = Patch(
             "sglang.srt.disaggregation.prefill", "SchedulerDisaggregationPrefillMixin._send_kv_chunk", ("f799b02a605e",)
         ),
     ),
-    only_if=("SGLANG_DSV4_ALLOW_HOLD", "1"),
+    only_if="SGLANG_DSV4_ALLOW_HOLD",
+    relies_on=("inflight-watchdog",),
     required=False,
 )

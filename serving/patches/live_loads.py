@@ -28,6 +28,8 @@ PATCH = Patch(
         Upstream(_MODULE, "ZmqLoadSnapshotWriter.write", ("445d3ca91912",)),
         Upstream(_MODULE, "ShmLoadSnapshotReader._read_slot", ("e7256d1bb26b",)),
         Upstream(_MODULE, "ZmqShmLoadSnapshotReader._poll", ("b9cb1faa658e",)),
+        Upstream(_MODULE, "create_load_snapshot_reader", ("b64b59ad1b58", "4b99e57c4cd9", "db1205c1c8b5")),
+        Upstream(_MODULE, "LoadSnapshot", ("626bd03f4c80", "4e8db5b24c31", "4780cedd6085", "88a4d757dced")),
     ),
     required=False,
 )

@@ -45,6 +45,8 @@ PATCH = Patch(
         Upstream(
             "sglang.srt.disaggregation.decode", "DecodePreallocQueue._update_handshake_waiters", ("717bcd0fcf6f",)
         ),
+        Upstream("sglang.srt.disaggregation.base.conn", "KVPoll", ("f187393df73c",)),
+        Upstream(_COMMON, "CommonKVManager.record_failure", ("c882f96eeec7",)),
     ),
     # Without it a fault takes longer to show at the client; everything else is as it was.
     required=False,

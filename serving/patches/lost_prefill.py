@@ -34,5 +34,6 @@ PATCH = Patch(
         Upstream(
             "sglang.srt.disaggregation.common.conn", "CommonKVReceiver._connect_to_bootstrap_server", ("ea9370115628",)
         ),
+        Upstream("sglang.srt.disaggregation.common.conn", "AbortNotification", ("144f59e28a2c",)),
     ),
 )

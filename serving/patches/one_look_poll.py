@@ -26,6 +26,7 @@ PATCH = Patch(
         Upstream("sglang.srt.disaggregation.utils", "_poll_with_failure_injection", ("2dad32e19593",)),
         Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender._poll_with_status", ("588ddaa04a5e",)),
         Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.poll", ("9747a9a9131a",)),
+        Upstream("sglang.srt.disaggregation.base.conn", "KVPoll", ("f187393df73c",)),
     ),
     required=False,
 )

@@ -24,11 +24,13 @@ class Upstream:
     """A function or class of the engine that a patch was written against: `module`, `qualname` within it.
 
     `fingerprints` are those of `serving.patches.fingerprint` that the patch is known to fit, one per shape of the code.
+    `versions` are the SGLang versions, as a PEP 440 specifier set, that have it; the patch does without it on others.
     """
 
     module: str
     qualname: str
     fingerprints: tuple[str, ...]
+    versions: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,11 @@ class Patch:
     """One change to the engine.
 
     `needed_by` and `made_for` are PEP 440 specifier sets of SGLang versions: those that have the defect, and those
-    that the change fits. A version that needs it and that it does not fit makes the patch FAILED. `only_if` names an
-    environment variable and its value without which the patch is not needed. `relies_on` names the patches without
-    which this one does harm: it is FAILED when one of them is switched off or FAILED. A `required` patch that FAILED
-    stops the engine, unless SGLANG_DSV4_PATCH_POLICY=warn.
+    that the change fits. A version that needs it and that it does not fit makes the patch FAILED, and so does any
+    version that nobody has looked at (`registry.LOOKED_AT`). `upstream` has what the change hooks, calls or takes for
+    granted. `only_if` names a switch of ours without which the patch is not needed. `relies_on` names the patches
+    without which this one does harm: it is FAILED when one of them is switched off or FAILED. A `required` patch that
+    FAILED stops the engine, unless SGLANG_DSV4_PATCH_POLICY=warn.
     """
 
     name: str
@@ -51,5 +54,5 @@ class Patch:
     hooks: tuple[Hook, ...]
     upstream: tuple[Upstream, ...]
     required: bool = True
-    only_if: tuple[str, str] | None = None
+    only_if: str | None = None
     relies_on: tuple[str, ...] = ()

@@ -35,5 +35,12 @@ PATCH = Patch(
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._reload_invalidated_peers", ("fc856e5912c1",)),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager.transfer_worker", ("cc3cd6b8e40c",)),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._post_xfer", ("55d6bba452cd",)),
+        Upstream("sglang.srt.disaggregation.base.conn", "KVPoll", ("f187393df73c",)),
+        Upstream(
+            "sglang.srt.disaggregation.common.conn", "CommonKVManager._maybe_ack_drained_abort", ("5ddb7c509bc4",)
+        ),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.send_kv_status_message", ("45d527037087",)),
+        Upstream("sglang.srt.disaggregation.nixl.conn", "TransferInfo", ("4fd84b4a79df",)),
+        Upstream("sglang.srt.disaggregation.nixl.conn", "KVArgsRegisterInfo", ("ff04d25583d4",)),
     ),
 )

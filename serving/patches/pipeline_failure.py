@@ -56,5 +56,28 @@ PATCH = Patch(
             "sglang.srt.managers.scheduler_pp_mixin", "SchedulerPPMixin.event_loop_pp_disagg_decode", ("e6c2e9ec7809",)
         ),
         Upstream("sglang.srt.disaggregation.common.conn", "CommonKVReceiver._poll", ("c7b9dfeb4b34",)),
+        Upstream(
+            "sglang.srt.disaggregation.prefill",
+            "SchedulerDisaggregationPrefillMixin.process_disagg_prefill_inflight_queue",
+            ("07bd58ad302c",),
+        ),
+        Upstream(
+            "sglang.srt.managers.scheduler_pp_mixin",
+            "SchedulerPPMixin._pp_recv_pyobj_from_prev_stage",
+            ("2282585095c0",),
+        ),
+        Upstream("sglang.srt.disaggregation.base.conn", "KVPoll", ("f187393df73c",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.conclude_failure", ("341fd988d2e7",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.conclude_transfer", ("e051408f69ea",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.record_failure", ("c882f96eeec7",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager._room_notify_targets", ("c38e68e707d8",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.__init__", ("81e4081d5377",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.poll", ("9747a9a9131a",)),
+        Upstream("sglang.srt.disaggregation.utils", "all_reduce_flags", ("165f0d70c1f1",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.is_abort_release_safe", ("df642b607edc",)),
+        Upstream(
+            "sglang.srt.disaggregation.common.conn", "CommonKVReceiver._connect_to_bootstrap_server", ("ea9370115628",)
+        ),
+        Upstream("sglang.srt.disaggregation.common.conn", "AbortNotification", ("144f59e28a2c",)),
     ),
 )

@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -26,13 +26,17 @@ from serving import patches as package
 from serving.patches import source
 from serving.patches.fingerprint import fingerprint
 from serving.patches.patch import Hook, Patch
+from serving.settings import BadSetting, switch
 from serving.untyped import Untyped
 
 POLICY = "SGLANG_DSV4_PATCH_POLICY"
 DISABLED = "SGLANG_DSV4_DISABLE_PATCHES"
 _ALL = "all"
 _PINNED = "0.5.23"
-_TRUE = frozenset({"1", "true", "yes", "y"})
+_OLDEST = "0.5.15"
+
+LOOKED_AT: Final = SpecifierSet(f">={_OLDEST},<={_PINNED}")
+"""The versions of SGLang whose code the authors of the patches have read; of any other nothing can be said."""
 
 Policy = Literal["enforce", "warn"]
 Status = Literal["applied", "not needed", "skipped", "FAILED"]
@@ -46,10 +50,6 @@ class Standing:
     status: Status
     reason: str
     required: bool
-
-
-class BadSetting(ValueError):
-    """One of our variables has a value that means nothing."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ def installed_version() -> Version:
 
 
 def policy_of(environment: Mapping[str, str]) -> Policy:
-    """What is done about a required patch that FAILED.
+    """What is done about a required patch that FAILED; enforce where nothing is said.
 
     Raises:
         BadSetting: the variable says neither.
     """
     policies: dict[str, Policy] = {"enforce": "enforce", "warn": "warn"}
-    said = environment.get(POLICY, "enforce")
+    said = environment.get(POLICY) or "enforce"
     if said not in policies:
         raise BadSetting(f'{POLICY} is "{said}", and must be {" or ".join(policies)}')
     return policies[said]
@@ -110,7 +110,7 @@ def judge_all(environment: Mapping[str, str], patches: Sequence[Patch], version:
     """What would become of every patch in an engine of that version with this environment, as far as its source tells.
 
     Raises:
-        BadSetting: a patch is switched off that does not exist.
+        BadSetting: a patch is switched off that does not exist, or the switch of one says neither yes nor no.
     """
     names = [patch.name for patch in patches]
     disabled = _disabled(environment, names)
@@ -142,29 +142,43 @@ def _disabled(environment: Mapping[str, str], names: Sequence[str]) -> frozenset
 
 
 def _judge(patch: Patch, environment: Mapping[str, str], version: Version) -> tuple[Status, str]:
-    if patch.only_if is not None:
-        variable, value = patch.only_if
-        if not _is_set_to(value, environment.get(variable, "")):
-            return "not needed", f"only with {variable}={value}"
+    if patch.only_if is not None and not switch(patch.only_if, environment):
+        return "not needed", f"only with {patch.only_if}=1"
+    if not LOOKED_AT.contains(version, prereleases=True):
+        return "FAILED", f"nobody has looked at SGLang {version}; the patches know {_OLDEST} to {_PINNED}"
     if not SpecifierSet(patch.needed_by).contains(version, prereleases=True):
         return "not needed", f"SGLang {version} does not have this defect"
     if not SpecifierSet(patch.made_for).contains(version, prereleases=True):
         return "FAILED", f"SGLang {version} needs it, and it is made for {patch.made_for}"
+    try:
+        misfit = _misfit(patch, version)
+    except source.Unreadable as unreadable:
+        misfit = str(unreadable)
+    if misfit is not None:
+        return "FAILED", misfit
+    return "applied", f"SGLang {version} has the defect, and the code that it was written against"
+
+
+def _misfit(patch: Patch, version: Version) -> str | None:
+    """What of the installed code is not as the patch takes it to be.
+
+    Raises:
+        source.Unreadable: some of it is no Python.
+    """
     for upstream in patch.upstream:
+        if not SpecifierSet(upstream.versions).contains(version, prereleases=True):
+            continue
         try:
             found = fingerprint(upstream.module, upstream.qualname)
-        except source.NotFound as missing:
-            return "FAILED", f"it was written against code that is gone: {missing}"
+        except source.Missing as missing:
+            return f"it was written against code that is gone: {missing}"
         if found not in upstream.fingerprints:
             known = " or ".join(upstream.fingerprints)
-            return (
-                "FAILED",
-                f"{upstream.module}:{upstream.qualname} has changed since it was written ({found}, not {known})",
-            )
+            return f"{upstream.module}:{upstream.qualname} has changed since it was written ({found}, not {known})"
     for hook in patch.hooks:
         if not source.leads_somewhere(hook.target):
-            return "FAILED", f"there is no {hook.target} to hook"
-    return "applied", f"SGLang {version} has the defect, and the code that it was written against"
+            return f"there is no {hook.target} to hook"
+    return None
 
 
 def _without_support(patches: Sequence[Patch], judged: Sequence[Standing]) -> tuple[Standing, ...]:
@@ -177,10 +191,6 @@ def _without_support(patches: Sequence[Patch], judged: Sequence[Standing]) -> tu
                 by_name[patch.name] = replace(by_name[patch.name], status="FAILED", reason=reason)
                 return _without_support(patches, tuple(by_name.values()))
     return tuple(by_name.values())
-
-
-def _is_set_to(value: str, said: str) -> bool:
-    return said == value or (value.lower() in _TRUE and said.lower() in _TRUE)
 
 
 def apply(environment: Mapping[str, str], patches: Sequence[Patch]) -> None:

@@ -67,5 +67,23 @@ PATCH = Patch(
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager.transfer_worker", ("cc3cd6b8e40c",)),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._await_handles", ("1574d48c797b",)),
         Upstream("sglang.srt.disaggregation.mooncake.conn", "MooncakeKVManager.transfer_worker", ("7839792ad73b",)),
+        Upstream("sglang.srt.managers.scheduler", "Scheduler.init_disaggregation", ("88f98aaec97d",)),
+        Upstream(
+            "sglang.srt.disaggregation.prefill",
+            "SchedulerDisaggregationPrefillMixin.process_disagg_prefill_inflight_queue",
+            ("07bd58ad302c",),
+        ),
+        Upstream("sglang.srt.managers.schedule_batch", "ReqKvInfo", ("6373f0d70037",)),
+        Upstream("sglang.srt.disaggregation.utils", "ReqToMetadataIdxAllocator", ("041c16d71d70",)),
+        Upstream("sglang.srt.disaggregation.utils", "DisaggregationMode", ("b76725977066",)),
+        Upstream("sglang.srt.disaggregation.base.conn", "KVPoll", ("f187393df73c",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.__init__", ("81e4081d5377",)),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVSender.clear", ("5b7d591f8809",)),
+        Upstream(
+            "sglang.srt.disaggregation.common.conn", "CommonKVManager.poison_deferred_ack_room", ("5cd119f010c2",)
+        ),
     ),
+    # Only in a pipeline, and whether there is one is not known yet when patches are judged: its stages keep the pages
+    # of whatever failed until all have said that they need them no more, which is said by that patch alone.
+    relies_on=("pipeline-failure",),
 )

@@ -13,18 +13,26 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class NotFound(LookupError):
-    """The installed engine has no such module, or nothing of that name is defined in it."""
+    """What was asked for cannot be had from the installed engine."""
+
+
+class Missing(NotFound):
+    """It has no such module, or nothing of that name is defined in it."""
+
+
+class Unreadable(NotFound):
+    """The file in which it should be is no Python that this interpreter can read."""
 
 
 def definitions(module: str, qualname: str) -> list[Definition]:
     """What defines `qualname` in the text of `module`: several for a property and its setter, or for two branches.
 
     Raises:
-        NotFound: as its class says.
+        Missing, Unreadable: as their classes say.
     """
     found = list(_defined(_tree(module), qualname.replace(".<locals>.", ".")))
     if not found:
-        raise NotFound(f"{module} defines no {qualname}")
+        raise Missing(f"{module} defines no {qualname}")
     return found
 
 
@@ -39,6 +47,9 @@ def leads_somewhere(path: str) -> bool:
     """Whether a dotted path, module and all, names something: in its module, by an import there, or in a base class.
 
     What a module makes while it runs is not seen.
+
+    Raises:
+        Unreadable: as its class says.
     """
     return _leads_somewhere(path, frozenset())
 
@@ -52,8 +63,11 @@ def forget() -> None:
 def _tree(module: str) -> ast.Module:
     path = _file(module)
     if path is None:
-        raise NotFound(f"this interpreter has no module {module}")
-    return ast.parse(path.read_bytes())
+        raise Missing(f"this interpreter has no module {module}")
+    try:
+        return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise Unreadable(f"{path} cannot be read as Python: {error}") from error
 
 
 def _file(module: str) -> Path | None:

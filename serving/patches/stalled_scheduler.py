@@ -48,6 +48,10 @@ PATCH = Patch(
         Upstream(_COMMON, "CommonKVBootstrapServer._handle_route_get", ("2c0959eb966b",)),
         Upstream(_COMMON, "CommonKVManager._start_heartbeat_checker_thread", ("02ebd94b4fef",)),
         Upstream(_COMMON, "AbortNotification", ("144f59e28a2c",)),
+        Upstream(_LOADS, "ShmLoadSnapshotReader", ("69af7aac98e0",)),
+        Upstream(_TOKENIZER, "ReqState", ("94a193403469",)),
+        Upstream("sglang.srt.managers.io_struct", "AbortReq", ("b75ede2ab89c",)),
+        Upstream("sglang.srt.utils.network", "NetworkAddress", ("504dfc106ec2",)),
     ),
     # Without it a fault takes longer to show at the client; everything else is as it was.
     required=False,

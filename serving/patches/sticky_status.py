@@ -49,5 +49,9 @@ PATCH = Patch(
             "CommonKVManager.update_status",
             ("3a14b450f48f", "c03148d8a791", "86bf72997247"),
         ),
+        Upstream("sglang.srt.disaggregation.base.conn", "KVPoll", ("f187393df73c",)),
+        Upstream(
+            "sglang.srt.disaggregation.pp_consensus_store", "PPConsensusStore", ("c160fb6b2ce3",), versions=">=0.5.22"
+        ),
     ),
 )

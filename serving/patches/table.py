@@ -49,13 +49,14 @@ def _patch(patch: Patch) -> dict[str, Any]:
         "made_for": patch.made_for,
         "delete_when": patch.delete_when,
         "relies_on": list(patch.relies_on),
-        "only_if": None if patch.only_if is None else dict([patch.only_if]),
+        "only_if": None if patch.only_if is None else {patch.only_if: "1"},
         "hooks": [{"target": hook.target, "kind": hook.kind, "function": hook.function} for hook in patch.hooks],
         "upstream": [
             {
                 "module": upstream.module,
                 "qualname": upstream.qualname,
                 "fingerprints": list(upstream.fingerprints),
+                "versions": upstream.versions,
                 "installed": _installed(upstream),
             }
             for upstream in patch.upstream
@@ -92,7 +93,7 @@ def markdown(patches: Sequence[Patch]) -> str:
 
 def _section(patch: Patch) -> str:
     relies_on = f"; not without {' and '.join(patch.relies_on)}" if patch.relies_on else ""
-    condition = f"; only with `{patch.only_if[0]}={patch.only_if[1]}`" if patch.only_if else ""
+    condition = f"; only with `{patch.only_if}=1`" if patch.only_if else ""
     required = "" if patch.required else "\nThe engine runs without it if it FAILED.\n"
     paragraphs = {
         "Defect": patch.defect,

@@ -28,6 +28,7 @@ PATCH = Patch(
     upstream=(
         Upstream("sglang.srt.managers.scheduler", "Scheduler.init_metrics_collector", ("aa57d860af4c", "63658e4fdedf")),
         Upstream("sglang.srt.observability.metrics_collector", "SchedulerMetricsCollectorContext", ("ea3cfc064f9a",)),
+        Upstream("sglang.srt.utils.common", "set_prometheus_multiproc_dir", ("1f7bf2199d60",)),
     ),
     required=False,
 )

@@ -36,5 +36,24 @@ PATCH = Patch(
                 "7839792ad73b",
             ),
         ),
+        Upstream(
+            "sglang.srt.disaggregation.common.conn",
+            "CommonKVManager.conclude_failure",
+            ("341fd988d2e7",),
+            versions=">=0.5.20",
+        ),
+        Upstream(
+            _MOONCAKE,
+            "MooncakeKVManager.sync_status_to_decode_endpoint",
+            ("ee2d4d049830", "b380b3b62e27"),
+            versions="<0.5.20",
+        ),
+        Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.record_failure", ("c882f96eeec7",)),
+        Upstream(
+            "sglang.srt.disaggregation.common.conn",
+            "CommonKVManager.update_status",
+            ("3a14b450f48f", "c03148d8a791", "86bf72997247"),
+        ),
+        Upstream("sglang.srt.disaggregation.base.conn", "KVPoll", ("f187393df73c",)),
     ),
 )

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from serving import knobs
-from serving.hazards import HAZARDS, Engine, present, sentence
+from serving.hazards import FLAGS, HAZARDS, Engine, arguments_of, misread, present, sentence
+from serving.settings import BadSetting
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +55,11 @@ FOUND: Mapping[str, tuple[dict[str, str], tuple[str, ...], list[str]]] = {
         ("--disaggregation-mode", "decode"),
         ["decode-frees-at-once"],
     ),
+    "the same in other words": (
+        {"SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE": "No"},
+        ("--disaggregation-mode=decode",),
+        ["decode-frees-at-once"],
+    ),
     "the same on prefill": (
         {"SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE": "0"},
         ("--disaggregation-mode", "prefill"),
@@ -81,6 +88,7 @@ FOUND: Mapping[str, tuple[dict[str, str], tuple[str, ...], list[str]]] = {
     ),
     "no P2P in NCCL": ({"NCCL_P2P_DISABLE": "1"}, (), ["nccl-p2p-off-custom-all-reduce"]),
     "no P2P anywhere": ({"NCCL_P2P_DISABLE": "1"}, ("--disable-custom-all-reduce",), []),
+    "P2P in NCCL, which takes nothing but 1": ({"NCCL_P2P_DISABLE": "true"}, (), []),
     "an empty graph file": ({"NCCL_GRAPH_FILE": ""}, (), ["nccl-graph-file-empty"]),
     "a graph file": ({"NCCL_GRAPH_FILE": "/etc/graph.xml"}, (), []),
 }
@@ -90,6 +98,85 @@ FOUND: Mapping[str, tuple[dict[str, str], tuple[str, ...], list[str]]] = {
 def test_present(case: str) -> None:
     environment, arguments, names = FOUND[case]
     assert [hazard.name for hazard in present(Engine(environment, arguments))] == names
+
+
+@pytest.mark.parametrize("said", ["", "off", "on", " 1", "2", "1", "TRUE", "y", None])
+def test_what_sglang_does_not_understand_counts_as_its_default(said: str | None) -> None:
+    """Only SGLang's own words for no switch the overlap off; everything else leaves it on, as it is by default."""
+    environment = {**INDEX_KEYS} if said is None else {**INDEX_KEYS, "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": said}
+    (hazard,) = present(Engine(environment))
+    assert hazard.name == "bf16-index-keys-multi-stream"
+    note = f"SGLANG_OPT_USE_MULTI_STREAM_OVERLAP is {said!r}, for which SGLang takes the default, on"
+    is_misread = said in ("", "off", "on", " 1", "2")
+    assert misread(Engine(environment)) == ((note,) if is_misread else ())
+    assert (f"({note})" in sentence(hazard, Engine(environment))) == is_misread
+    assert misread(Engine(environment), [hazard]) == ()
+
+
+@pytest.mark.parametrize("said", ["", "off", "disabled"])
+def test_a_word_that_sglang_does_not_understand_switches_nothing_off(said: str) -> None:
+    engine = Engine({"SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE": said}, ("--disaggregation-mode", "decode"))
+    assert present(engine) == ()
+    assert [note.partition(" is ")[0] for note in misread(engine)] == [
+        "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE"
+    ]
+
+
+@pytest.mark.parametrize("said", ["on", "yes", "Y"])
+def test_a_switch_of_ours_is_read_as_ours_is_everywhere(said: str) -> None:
+    assert [hazard.name for hazard in present(Engine({"SGLANG_DSV4_BF16_INDEX_K": said}))] == [
+        "bf16-index-keys-multi-stream"
+    ]
+
+
+def test_a_switch_of_ours_that_means_nothing_is_refused() -> None:
+    with pytest.raises(BadSetting, match="SGLANG_DSV4_BF16_INDEX_K is 'perhaps'"):
+        present(Engine({"SGLANG_DSV4_BF16_INDEX_K": "perhaps"}))
+
+
+FLAG = "--disaggregation-mode"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ((), None),
+        ((FLAG, "decode"), "decode"),
+        ((f"{FLAG}=decode",), "decode"),
+        (("--disaggregation-mod", "decode"), "decode"),
+        (("--disaggregation-m=decode",), "decode"),
+        ((FLAG, "prefill", FLAG, "decode"), "decode"),
+        ((f"{FLAG}=prefill", "--disaggregation-m", "decode", "--port", "1"), "decode"),
+        ((FLAG,), ""),
+        ((FLAG, "--port", "1"), ""),
+        ((f"{FLAG}s", "decode"), None),
+        (("--model-path", "decode"), None),
+        (("--",), None),
+        (("-", "decode"), None),
+    ],
+)
+def test_a_flag_is_read_as_argparse_reads_it(arguments: tuple[str, ...], value: str | None) -> None:
+    assert Engine({}, arguments).flag(FLAG) == value
+
+
+def test_a_flag_cut_short_is_no_other_flag_of_the_engine() -> None:
+    """So what could be one of these, cut short, is nothing else that SGLang would take."""
+    engine_flags = {f"--{name}" for name in knobs.dump()["engine_flags"]}
+    assert set(FLAGS) <= engine_flags
+    assert [flag for flag in engine_flags for asked in FLAGS if asked != flag and asked.startswith(flag)] == []
+
+
+def test_what_an_engine_starts_with_is_as_good_as_its_command_line() -> None:
+    """Wherever it has it from: a file, a program, or a decision of its own."""
+    settled = SimpleNamespace(
+        disaggregation_mode="decode", disaggregation_transfer_backend="nixl", disable_custom_all_reduce=True
+    )
+    engine = Engine({}, arguments_of(settled))
+    assert [engine.flag(flag) for flag in FLAGS] == ["decode", "nixl", ""]
+    plain = SimpleNamespace(
+        disaggregation_mode="null", disaggregation_transfer_backend="mooncake", disable_custom_all_reduce=False
+    )
+    assert [Engine({}, arguments_of(plain)).flag(flag) for flag in FLAGS] == ["null", "mooncake", None]
 
 
 def test_every_hazard_can_be_found() -> None:
@@ -144,6 +231,14 @@ def test_the_table_is_printed_for_a_program() -> None:
 
 def test_a_person_sees_those_that_are_set() -> None:
     answer = asked(NCCL_GRAPH_FILE="")
-    (hazard,) = present(Engine({"NCCL_GRAPH_FILE": ""}))
-    assert (answer.returncode, answer.stdout) == (0, f"warn  nccl-graph-file-empty  {sentence(hazard)}\n")
+    engine = Engine({"NCCL_GRAPH_FILE": ""})
+    (hazard,) = present(engine)
+    assert (answer.returncode, answer.stdout) == (0, f"warn  nccl-graph-file-empty  {sentence(hazard, engine)}\n")
     assert asked().stdout == f"none of the {len(HAZARDS)} known hazards is set here\n"
+
+
+def test_what_is_not_understood_is_said_also_where_it_does_no_harm() -> None:
+    note = "SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2 is 'off', for which SGLang takes the default, on"
+    environment = {"SGLANG_OPT_USE_CUSTOM_ALL_REDUCE_V2": "off"}
+    assert asked(**environment).stdout.splitlines()[1:] == [f"note  {note}"]
+    assert json.loads(asked("--json", **environment).stdout)["misread"] == [note]

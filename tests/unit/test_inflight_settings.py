@@ -1,7 +1,13 @@
 """The timeout, the held canary's lease and the memory of ended rooms: pure pieces of the inflight watchdog."""
 
+import dataclasses
+import json
 import math
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +15,11 @@ from hypothesis import strategies as st
 
 from serving.inflight import hold, timeout
 from serving.inflight.ended_rooms import EndedRooms
+from serving.limits import LIMITS
+from serving.patches import registry
+from serving.settings import BadSetting
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("text", "seconds"), [(None, 120.0), ("", 120.0), ("0", 0.0), ("4", 4.0), ("86400", 86400.0)])
@@ -25,12 +36,42 @@ def test_a_bad_timeout_is_refused_by_its_name(text: str) -> None:
 
 @given(st.one_of(st.floats(), st.integers(), st.booleans(), st.text(max_size=5), st.none()))
 def test_whatever_is_asked_for_is_taken_or_refused(value: object) -> None:
+    limit = LIMITS[timeout.VARIABLE]
     try:
         taken = timeout.checked(value, "t")
     except timeout.BadTimeout:
         return
     assert math.isfinite(taken)
-    assert taken == 0 or timeout.SHORTEST_S <= taken <= timeout.LONGEST_S
+    assert taken == 0 or limit.shortest_s <= taken <= limit.longest_s
+
+
+AS_SGLANG_READS_IT = """
+import json, sys
+from pydantic import TypeAdapter
+from sglang.srt.managers.io_struct import SetInternalStateReq
+request = TypeAdapter(SetInternalStateReq)
+for said in json.load(sys.stdin):
+    taken = request.validate_python({"server_args": {"dsv4_prefill_inflight_timeout": said}})
+    print(repr(taken.server_args["dsv4_prefill_inflight_timeout"]))
+"""
+
+
+@pytest.mark.timeout(300)  # ten seconds of imports, on a busy machine minutes
+def test_sglang_makes_a_number_of_what_is_posted_before_it_is_looked_at() -> None:
+    """So true, false and a number in quotes cannot be told from 1, 0 and the number, and are taken for these."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", AS_SGLANG_READS_IT],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "serving" / "cpu" / "standins"), "SGLANG_USE_CPU_ENGINE": "1"},
+        input=json.dumps([True, False, "5", 0.1]),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.stdout.split() == ["1", "0", "5", "0.1"], done.stderr
+    assert [timeout.checked(value, "t") for value in (1, 0, 5)] == [1.0, 0.0, 5.0]
+    with pytest.raises(timeout.BadTimeout):
+        timeout.checked(0.1, "t")
 
 
 @pytest.mark.parametrize(
@@ -50,11 +91,23 @@ def test_a_canary_asks_by_its_id(rid: str, lease: float | None) -> None:
     assert hold.lease_of(rid) == lease
 
 
-@pytest.mark.parametrize(
-    ("value", "is_allowed"), [(None, False), ("", False), ("0", False), ("yes", False), ("1", True)]
-)
-def test_holding_is_off_unless_it_is_switched_on(value: str | None, is_allowed: bool) -> None:
-    assert hold.allowed({} if value is None else {"SGLANG_DSV4_ALLOW_HOLD": value}) is is_allowed
+@pytest.mark.parametrize("value", [None, "", "0", "no", "off", "yes", "1", "true", "TRUE", "y", "on", "2", " 1"])
+def test_a_canary_is_known_exactly_where_one_is_held(value: str | None) -> None:
+    """By the same reader: the patch that holds it, and the watchdog, which gives it its lease."""
+    environment = {} if value is None else {"SGLANG_DSV4_ALLOW_HOLD": value}
+    (patch,) = (patch for patch in registry.discover() if patch.name == "held-canary")
+
+    def is_applied() -> bool:
+        alone = dataclasses.replace(patch, relies_on=())
+        (standing,) = registry.judge_all(environment, [alone], registry.installed_version())
+        return standing.status == "applied"
+
+    if value in ("2", " 1"):
+        for ask in (is_applied, lambda: hold.allowed(environment)):
+            with pytest.raises(BadSetting):
+                ask()
+    else:
+        assert is_applied() is hold.allowed(environment) is (value in ("yes", "1", "true", "TRUE", "y", "on"))
 
 
 @given(st.integers(0, 10_000))

@@ -20,7 +20,8 @@ from packaging.version import Version
 from serving.patches import registry, source, table
 from serving.patches.fingerprint import fingerprint
 from serving.patches.patch import Hook, Patch, Upstream
-from serving.patches.registry import BadSetting, Standing
+from serving.patches.registry import Standing
+from serving.settings import BadSetting
 
 ROOT = Path(__file__).parents[2]
 PATCHES = registry.discover()
@@ -52,7 +53,8 @@ class TestEveryPatch:
     def test_is_written_against_the_installed_engine_where_it_is_made_for_it(self, patch: Patch) -> None:
         assert SpecifierSet(patch.made_for).contains(PINNED) or not SpecifierSet(patch.needed_by).contains(PINNED)
         if SpecifierSet(patch.made_for).contains(INSTALLED):
-            found = {item: fingerprint(item.module, item.qualname) for item in patch.upstream}
+            there = [item for item in patch.upstream if SpecifierSet(item.versions).contains(INSTALLED)]
+            found = {item: fingerprint(item.module, item.qualname) for item in there}
             assert [item for item, now in found.items() if now not in item.fingerprints] == []
 
     def test_says_all_that_is_asked_of_it(self, patch: Patch) -> None:
@@ -67,13 +69,12 @@ class TestEveryPatch:
     def test_relies_on_patches_that_exist(self, patch: Patch) -> None:
         assert set(patch.relies_on) <= {other.name for other in PATCHES} - {patch.name}
 
-    def test_fails_on_a_version_that_nobody_has_looked_at(self, patch: Patch) -> None:
-        unknown = Version("0.5.99")
-        expected = "FAILED" if SpecifierSet(patch.needed_by).contains(unknown) else "not needed"
-        only_if = {patch.only_if[0]: patch.only_if[1]} if patch.only_if else {}
-        if not SpecifierSet(patch.made_for).contains(unknown):
-            (standing,) = registry.judge_all(only_if, [dataclasses.replace(patch, relies_on=())], unknown)
-            assert standing.status == expected
+    @pytest.mark.parametrize("version", ["0.4.9", "0.5.14", "0.5.23.post1", "0.5.24", "1.0"])
+    def test_fails_on_a_version_that_nobody_has_looked_at(self, patch: Patch, version: str) -> None:
+        only_if = {patch.only_if: "1"} if patch.only_if else {}
+        standing = judge(dataclasses.replace(patch, relies_on=()), Version(version), only_if)
+        assert standing.status == "FAILED"
+        assert standing.reason.startswith(f"nobody has looked at SGLang {version}; the patches know ")
 
 
 def test_there_are_patches_and_their_names_are_unique() -> None:
@@ -84,7 +85,7 @@ def test_there_are_patches_and_their_names_are_unique() -> None:
 
 def test_every_required_patch_is_applied_or_not_needed_on_the_installed_engine() -> None:
     """Every variable that a patch waits for is set."""
-    everything = dict(patch.only_if for patch in PATCHES if patch.only_if)
+    everything = {patch.only_if: "1" for patch in PATCHES if patch.only_if}
     standings = registry.judge_all(everything, PATCHES, INSTALLED)
     assert [standing for standing in standings if standing.status not in ("applied", "not needed")] == []
 
@@ -114,9 +115,8 @@ def test_the_table_needs_no_engine_and_imports_none() -> None:
     fields = {field.name for field in dataclasses.fields(Patch)}
     for patch in data["patches"]:
         assert patch.keys() == fields | {"status", "reason"}
-        assert (
-            all(item["installed"] in item["fingerprints"] for item in patch["upstream"]) or patch["status"] != "applied"
-        )
+        for item in patch["upstream"] if patch["status"] == "applied" else []:
+            assert item["installed"] in item["fingerprints"] or item["versions"]
 
 
 # What becomes of one.
@@ -131,23 +131,40 @@ def test_a_patch_is_applied_to_what_it_was_written_against() -> None:
 CASES = {
     "switched off": (GOOD, {registry.DISABLED: "good"}, "0.5.23", "skipped", snapshot("switched off by SGLANG_DSV4_DISABLE_PATCHES")),
     "all switched off": (GOOD, {registry.DISABLED: " all ,"}, "0.5.23", "skipped", snapshot("switched off by SGLANG_DSV4_DISABLE_PATCHES")),
-    "older than the defect": (GOOD, {}, "0.5.14", "not needed", snapshot("SGLang 0.5.14 does not have this defect")),
+    "older than anybody has looked at": (GOOD, {}, "0.5.14", "FAILED", snapshot("nobody has looked at SGLang 0.5.14; the patches know 0.5.15 to 0.5.23")),
     "mended upstream": (
         dataclasses.replace(GOOD, needed_by="<0.5.20"), {}, "0.5.23", "not needed", snapshot("SGLang 0.5.23 does not have this defect"),
     ),
-    "newer than the patch": (GOOD, {}, "0.5.24", "FAILED", snapshot("SGLang 0.5.24 needs it, and it is made for >=0.5.15,<=0.5.23")),
+    "older than the defect": (
+        dataclasses.replace(GOOD, needed_by=">=0.5.17"), {}, "0.5.16", "not needed", snapshot("SGLang 0.5.16 does not have this defect"),
+    ),
+    "newer than the patch": (
+        dataclasses.replace(GOOD, made_for="<0.5.22"), {}, "0.5.23", "FAILED", snapshot("SGLang 0.5.23 needs it, and it is made for <0.5.22"),
+    ),
+    "newer than anybody has looked at": (
+        dataclasses.replace(GOOD, needed_by="<0.5.20"), {}, "0.5.24", "FAILED",
+        snapshot("nobody has looked at SGLang 0.5.24; the patches know 0.5.15 to 0.5.23"),
+    ),
     "a release candidate counts by its number": (
-        GOOD, {}, "0.5.24rc1", "FAILED", snapshot("SGLang 0.5.24rc1 needs it, and it is made for >=0.5.15,<=0.5.23"),
+        GOOD, {}, "0.5.24rc1", "FAILED", snapshot("nobody has looked at SGLang 0.5.24rc1; the patches know 0.5.15 to 0.5.23"),
     ),
     "a post-release in the middle": (
         GOOD, {}, "0.5.18.post1", "applied", snapshot("SGLang 0.5.18.post1 has the defect, and the code that it was written against"),
     ),
     "its variable is not set": (
-        dataclasses.replace(GOOD, only_if=("SGLANG_DSV4_ALLOW_HOLD", "1")), {}, "0.5.23", "not needed", snapshot("only with SGLANG_DSV4_ALLOW_HOLD=1"),
+        dataclasses.replace(GOOD, only_if="SGLANG_DSV4_ALLOW_HOLD"), {}, "0.5.23", "not needed", snapshot("only with SGLANG_DSV4_ALLOW_HOLD=1"),
     ),
     "its variable is set in other words": (
-        dataclasses.replace(GOOD, only_if=("SGLANG_DSV4_ALLOW_HOLD", "1")), {"SGLANG_DSV4_ALLOW_HOLD": "True"}, "0.5.23", "applied",
+        dataclasses.replace(GOOD, only_if="SGLANG_DSV4_ALLOW_HOLD"), {"SGLANG_DSV4_ALLOW_HOLD": "True"}, "0.5.23", "applied",
         snapshot("SGLang 0.5.23 has the defect, and the code that it was written against"),
+    ),
+    "its variable is off": (
+        dataclasses.replace(GOOD, only_if="SGLANG_DSV4_ALLOW_HOLD"), {"SGLANG_DSV4_ALLOW_HOLD": "off"}, "0.5.23", "not needed",
+        snapshot("only with SGLANG_DSV4_ALLOW_HOLD=1"),
+    ),
+    "code that this version does not have": (
+        dataclasses.replace(GOOD, upstream=(*GOOD.upstream, Upstream("sglang.srt.plugins", "gone", ("000000000000",), versions="<0.5.20"))), {}, "0.5.23",
+        "applied", snapshot("SGLang 0.5.23 has the defect, and the code that it was written against"),
     ),
     "the code has changed": (
         dataclasses.replace(GOOD, upstream=(Upstream("sglang.srt.plugins", "load_plugins", ("000000000000", "111111111111")),)), {}, "0.5.23", "FAILED",
@@ -194,6 +211,40 @@ def test_a_patch_is_not_applied_without_those_that_it_relies_on() -> None:
 
 
 @pytest.mark.parametrize(
+    ("without", "fails"),
+    [
+        # The stages of a pipeline keep what failed until all have said that they are done, and nobody would say it.
+        ("pipeline-failure", ["decode-quarantine", "inflight-watchdog", "settled-pages"]),
+        ("settled-pages", ["inflight-watchdog"]),
+        ("lost-prefill", ["decode-quarantine"]),
+        ("decode-is-told", ["inflight-watchdog"]),
+    ],
+)
+def test_what_does_harm_without_another_does_not_run_without_it(without: str, fails: list[str]) -> None:
+    standings = registry.judge_all({registry.DISABLED: without}, PATCHES, PINNED)
+    assert [standing.name for standing in standings if standing.status == "FAILED"] == fails
+
+
+def test_nothing_is_held_where_nothing_would_end_it() -> None:
+    environment = {"SGLANG_DSV4_ALLOW_HOLD": "yes"}
+    assert {standing.status for standing in registry.judge_all(environment, PATCHES, PINNED)} == {
+        "applied",
+        "not needed",
+    }
+    for without in ("inflight-watchdog", "settled-pages"):
+        standings = registry.judge_all({**environment, registry.DISABLED: without}, PATCHES, PINNED)
+        held = next(standing for standing in standings if standing.name == "held-canary")
+        assert held.status == "FAILED"
+        assert held.reason.startswith("it does harm without inflight-watchdog, which is ")
+
+
+@pytest.mark.parametrize("said", ["maybe", " 1", "2"])
+def test_a_switch_that_says_neither_yes_nor_no_is_refused(said: str) -> None:
+    with pytest.raises(BadSetting, match="SGLANG_DSV4_ALLOW_HOLD is "):
+        registry.judge_all({"SGLANG_DSV4_ALLOW_HOLD": said}, PATCHES, PINNED)
+
+
+@pytest.mark.parametrize(
     ("environment", "said"),
     [
         (
@@ -214,6 +265,7 @@ def test_a_patch_that_does_not_exist_cannot_be_switched_off(environment: dict[st
 
 def test_the_policy_is_one_of_two() -> None:
     assert registry.policy_of({}) == "enforce"
+    assert registry.policy_of({registry.POLICY: ""}) == "enforce"
     assert registry.policy_of({registry.POLICY: "warn"}) == "warn"
     with pytest.raises(BadSetting, match='"warning", and must be enforce or warn'):
         registry.policy_of({registry.POLICY: "warning"})
@@ -281,6 +333,19 @@ def test_code_counts(engine: Path, old: str, new: str) -> None:
 def test_all_definitions_of_a_name_count(engine: Path) -> None:
     both = "class A:\n @property\n def x(self): return 1\n @x.setter\n def x(self, to): self.y = {}"
     assert printed(engine, both.format("to"), "A.x") != printed(engine, both.format("0"), "A.x")
+
+
+@pytest.mark.parametrize("text", ["def (", "a = '\0'", "x = '\ud800'"])
+def test_a_file_that_is_no_python_makes_a_patch_fail_with_a_sentence(engine: Path, text: str) -> None:
+    (engine / "module.py").write_text(text, errors="surrogatepass")
+    said = rf"{engine / 'module.py'} cannot be read as Python: "
+    upstream = dataclasses.replace(GOOD, upstream=(Upstream("dsv4_engine.module", "Queue", ("000000000000",)),))
+    hooked = dataclasses.replace(GOOD, hooks=(Hook("dsv4_engine.module.Queue", "after", "os.path:join"),))
+    for patch in (upstream, hooked):
+        standing = judge(patch)
+        assert (standing.status, standing.reason[: len(said)]) == ("FAILED", said)
+    with pytest.raises(source.NotFound, match="cannot be read as Python"):
+        fingerprint("dsv4_engine.module", "Queue")
 
 
 @pytest.mark.parametrize(

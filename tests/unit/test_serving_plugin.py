@@ -73,7 +73,7 @@ def test_an_engine_whose_plugin_is_kept_out_does_not_start() -> None:
 
 def test_a_required_patch_that_failed_ends_the_engine(other_version: dict[str, str]) -> None:
     said = sentence(python(REGISTER, **other_version))
-    assert "which this engine should not run without, FAILED: SGLang 0.5.99 needs it, and it is made for" in said
+    assert "which this engine should not run without, FAILED: nobody has looked at SGLang 0.5.99; the patches" in said
     assert said.endswith(", or SGLANG_DSV4_PATCH_POLICY=warn")
     assert "install sglang==0.5.23, or run without it: SGLANG_DSV4_DISABLE_PATCHES=" in said
 
@@ -95,6 +95,34 @@ def test_a_required_patch_that_failed_ends_the_engine(other_version: dict[str, s
             {"SGLANG_DSV4_BF16_INDEX_K": "1", "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": "1"},
             snapshot(
                 "dsv4: error: SGLANG_DSV4_BF16_INDEX_K is on and SGLANG_OPT_USE_MULTI_STREAM_OVERLAP is on: the indexer's keys are corrupted under CUDA-graph capture, and attention looks at the wrong tokens; set SGLANG_OPT_USE_MULTI_STREAM_OVERLAP=0, or leave the keys in FP8"
+            ),
+        ),
+        (
+            {"SGLANG_DSV4_BF16_INDEX_K": "on", "SGLANG_OPT_USE_MULTI_STREAM_OVERLAP": "off"},
+            snapshot(
+                "dsv4: error: SGLANG_DSV4_BF16_INDEX_K is on and SGLANG_OPT_USE_MULTI_STREAM_OVERLAP is on (SGLANG_OPT_USE_MULTI_STREAM_OVERLAP is 'off', for which SGLang takes the default, on): the indexer's keys are corrupted under CUDA-graph capture, and attention looks at the wrong tokens; set SGLANG_OPT_USE_MULTI_STREAM_OVERLAP=0, or leave the keys in FP8"
+            ),
+        ),
+        (
+            {"SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT": "60s", "SGLANG_DSV4_PATCH_POLICY": "warn"},
+            snapshot(
+                "dsv4: error: SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT must be 0 (no limit) or from 0.5 to 86400 seconds, not '60s'"
+            ),
+        ),
+        (
+            {"SGLANG_DSV4_SCHEDULER_STALL_TIMEOUT": "1"},
+            snapshot(
+                "dsv4: error: SGLANG_DSV4_SCHEDULER_STALL_TIMEOUT must be 0 (no limit) or from 3 to 86400 seconds, not 1.0"
+            ),
+        ),
+        (
+            {"SGLANG_DSV4_LOST_DECODE_GRACE": "nan"},
+            snapshot("dsv4: error: SGLANG_DSV4_LOST_DECODE_GRACE must be from 2 to 86400 seconds, not nan"),
+        ),
+        (
+            {"SGLANG_DSV4_ALLOW_HOLD": "maybe", "SGLANG_DSV4_DISABLE_PATCHES": "all"},
+            snapshot(
+                "dsv4: error: SGLANG_DSV4_ALLOW_HOLD is 'maybe', and must be one of 1, true, yes, y, on, 0, false, no, n, off, or empty"
             ),
         ),
         (
@@ -137,7 +165,9 @@ def test_with_the_policy_warn_it_is_said_and_the_engine_goes_on(other_version: d
     said = [line for line in ended.stderr.splitlines() if line.startswith("dsv4 patch")]
     assert said[0].endswith(" FAILED")
     assert len(said) > 1
-    assert all(" FAILED, and the engine goes on without: SGLang 0.5.99 needs it" in line for line in said[1:])
+    assert all(
+        " FAILED, and the engine goes on without: nobody has looked at SGLang 0.5.99" in line for line in said[1:]
+    )
     assert digest(ended.stderr).first_error is None
 
 
@@ -177,6 +207,49 @@ print(json.dumps([[[s.name, s.status] for s in registry.standings()], in_force, 
     assert digest(ended.stderr).first_error is None
     # About 1 s; SGLang's own search for other names of each method would take several times that.
     assert took < 5
+
+
+WHERE_THE_COMMAND_LINE_SHOWS_NOTHING = f"""
+import json, os, sys
+from types import SimpleNamespace
+sys.argv = ["program", "--config", "engine.yaml"]
+{AS_SGLANG_DOES}
+from sglang.srt.server_args import ServerArgs
+
+def attempt(mode, *overrides):
+    # SGLang's own check needs a model, and is not reached where we refuse.
+    settled = SimpleNamespace(
+        disaggregation_mode=mode, disaggregation_transfer_backend="nixl", disable_custom_all_reduce=False,
+        _resolved_overrides=overrides,
+    )
+    try:
+        ServerArgs.check_server_args(settled)
+    except SystemExit as ended:
+        return str(ended.code)
+    except AttributeError as missing:
+        return f"SGLang's own: {{missing}}"
+
+print(json.dumps([attempt("prefill"), attempt("decode"), attempt("prefill", ("x", {{"disaggregation_mode": "decode"}}))]))
+"""
+
+
+def test_a_hazard_is_found_in_what_an_engine_starts_with_wherever_that_comes_from() -> None:
+    ended = python(
+        WHERE_THE_COMMAND_LINE_SHOWS_NOTHING,
+        SGLANG_USE_CPU_ENGINE="1",
+        PYTHONPATH=STANDINS,
+        SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE="false",
+        NCCL_GRAPH_FILE="",
+    )
+    assert ended.returncode == 0, ended.stderr
+    served, answer = ended.stdout.splitlines()
+    prefill, decode, resolved = json.loads(answer)
+    assert served == "served"
+    assert prefill.startswith("SGLang's own: ")
+    assert decode == resolved
+    assert decode.startswith(
+        "dsv4: error: SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE is switched off and --disaggregation-mode decode: "
+    )
 
 
 def test_all_patches_can_be_switched_off_and_a_gpu_engine_imports_nothing_of_the_cpu_engine() -> None:

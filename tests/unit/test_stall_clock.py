@@ -2,7 +2,9 @@
 
 import random
 
+from serving.limits import LIMITS
 from serving.stall.clock import LATE, StallClock, every_s
+from serving.stall.watch import LIMIT, SHOWN_EVERY_S
 
 EVERY_S = 1.0
 LIMIT_S = 20.0
@@ -103,3 +105,21 @@ def test_every_request_of_a_scheduler_that_stands_still_is_overdue_soon_after_th
 def test_short_limits_are_looked_at_more_often() -> None:
     assert every_s(120.0) == 1.0
     assert every_s(2.0) == 0.2
+
+
+def longest_stillness(limit_s: float, shown_every_s: float) -> float:
+    """For how long a scheduler that shows itself that often is ever seen to stand still, looked at for this limit."""
+    clock, now = StallClock(every_s(limit_s)), 0.0
+    longest = 0.0
+    for _ in range(3000):
+        now += every_s(limit_s)
+        clock.look(now, int(now / shown_every_s), ["r"])
+        longest = max(longest, clock.still_s)
+    return longest
+
+
+def test_the_shortest_limit_is_twice_what_a_scheduler_at_rest_reaches() -> None:
+    """It sleeps for a second at a time (--sleep-on-idle), and its next show may come half a second after that."""
+    at_rest_s = 1.0 + SHOWN_EVERY_S
+    assert longest_stillness(LIMITS[LIMIT].shortest_s, at_rest_s) <= LIMITS[LIMIT].shortest_s / 2
+    assert longest_stillness(1.0, at_rest_s) >= 1.0
