@@ -37,8 +37,12 @@ def manager() -> Manager:
 def lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The prefill workers that decode takes for ended."""
     found: list[str] = []
+
+    def prefill_lost(address: str, _: list[int]) -> None:
+        found.append(address)
+
     kept = quarantine.Quarantine()
-    kept.prefill_lost = lambda address, _: found.append(address)  # type: ignore[method-assign]
+    monkeypatch.setattr(kept, "prefill_lost", prefill_lost)
     monkeypatch.setattr(quarantine, "here", kept)
     return found
 

@@ -1,0 +1,221 @@
+"""From samples to verdicts: one judge for each queue, who remembers what it needs of the samples before.
+
+The patched engine says how old its oldest request is and which: there a verdict is a comparison. A stock engine says
+how many there are, and `counts` says what follows from that. The old gauge says how many there were at some time, from
+which little follows, and that is what is said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dsv4ctl.inflight.chance import FALSE_ALARM, SUSPICION
+from dsv4ctl.inflight.counts import Clue, CountHistory, Look
+from dsv4ctl.inflight.sample import REFRESH_S, Queue, Sample
+from dsv4ctl.inflight.verdict import Basis, State, Verdict
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a request may be inflight before it is called pinned, and figures old before they are stale, in seconds.
+
+    A transfer takes seconds at most. A scheduler publishes every second unless it computes, and no batch takes ten. The
+    watchdog ends a request at its timeout: where that is less than twice `pin_after_s`, a request is called pinned at
+    half of it, so that it is seen before it is gone.
+    """
+
+    pin_after_s: float = 15.0
+    stale_after_s: float = 10.0
+
+    def pin_s(self, timeout_s: float | None) -> float:
+        """From which age on a request is pinned, under this timeout of the watchdog; None or 0 is none."""
+        return min(self.pin_after_s, timeout_s / 2) if timeout_s else self.pin_after_s
+
+    def suspect_s(self, timeout_s: float | None) -> float:
+        """From which age on it is suspect."""
+        return self.pin_s(timeout_s) / 3
+
+
+class Judge:
+    """Judges the samples of all workers, each worker's in the order in which they were taken."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._queues: dict[tuple[str, int], _QueueJudge] = {}
+
+    def judge(self, sample: Sample) -> tuple[Verdict, ...]:
+        """The verdict on each queue of a worker; where it could not be looked at, one on each that it had before."""
+        if sample.failure:
+            ranks = sorted(rank for worker, rank in self._queues if worker == sample.worker) or [0]
+            return tuple(
+                Verdict(sample.worker, rank, sample.at_s, "unreachable", "seen", (sample.failure,)) for rank in ranks
+            )
+        found = []
+        for queue in sample.queues:
+            judge = self._queues.setdefault((sample.worker, queue.dp_rank), _QueueJudge(self._limits))
+            found.append(judge.judge(sample, queue))
+        return tuple(found)
+
+
+@dataclass
+class _QueueJudge:
+    """One queue, from sample to sample."""
+
+    limits: Limits
+    started: str | None = None
+    fires: int | None = None
+    left: float | None = None
+    last: Queue | None = None
+    last_s: float = 0.0
+    occupied_since_s: float | None = None
+    pinned_request: str | None = None
+    pinned: bool = False
+    histories: dict[str, CountHistory] = field(default_factory=dict)
+
+    def judge(self, sample: Sample, queue: Queue) -> Verdict:
+        """The verdict, and everything that the next one needs."""
+        if self.started is not None and sample.started is not None and sample.started != self.started:
+            self._forget()
+        fired = self._fired(sample, queue)
+        moved = self._moved(sample)
+        if not queue.count:
+            self.occupied_since_s = None
+        elif self.occupied_since_s is None:
+            self.occupied_since_s = sample.at_s
+        verdict = fired or self._stale(sample, queue) or self._by_source(sample, queue, moved=moved)
+        self.pinned = verdict.state == "pinned"
+        if self.pinned:
+            self.pinned_request = verdict.request
+        self.last, self.last_s = queue, sample.at_s
+        return verdict
+
+    def _forget(self) -> None:
+        """The engine was started anew: nothing of it is what it was."""
+        for name, value in _QueueJudge(self.limits).__dict__.items():
+            setattr(self, name, value)
+
+    def _moved(self, sample: Sample) -> bool:
+        """Whether a request has left the queue since the sample before."""
+        self.started = sample.started or self.started
+        if not sample.left:
+            return False
+        before, self.left = self.left, sum(sample.left.values())
+        return before is not None and self.left > before
+
+    def _fired(self, sample: Sample, queue: Queue) -> Verdict | None:
+        """The watchdog's own word for it, by its counter or its line: a count that fell proves nothing."""
+        before, self.fires = self.fires, queue.fires if queue.fires is not None else self.fires
+        lines = [event for event in sample.events if event.kind == "fired" and event.dp_rank == queue.dp_rank]
+        more = queue.fires - before if queue.fires is not None and before is not None else 0
+        if more <= 0 and not lines:
+            return None
+        evidence = [f"the watchdog's counter rose by {more}"] if more > 0 else []
+        evidence += [event.text for event in lines]
+        eldest = max(lines, key=lambda event: event.age_s or 0.0, default=None)
+        if eldest is not None:
+            return self._say(sample, queue, "fired", "seen", *evidence, request=eldest.rid, oldest_s=eldest.age_s)
+        last = self.last
+        known = last.oldest_id if last is not None else None
+        age_s = last.oldest_age_s if last is not None else None
+        return self._say(sample, queue, "fired", "seen", *evidence, request=known, oldest_s=age_s)
+
+    def _stale(self, sample: Sample, queue: Queue) -> Verdict | None:
+        age_s = queue.written_age_s
+        if age_s is None or age_s <= self.limits.stale_after_s:
+            return None
+        words = f"the scheduler has published nothing for {age_s:.0f} s: the {queue.count} is of that time"
+        return self._say(sample, queue, "stale", "seen", words)
+
+    def _by_source(self, sample: Sample, queue: Queue, *, moved: bool) -> Verdict:
+        if queue.source == "dsv4":
+            return self._by_age(sample, queue, moved=moved)
+        if queue.source == "loads":
+            return self._by_counts(sample, queue, moved=moved)
+        return self._by_old_counts(sample, queue, moved=moved)
+
+    def _by_age(self, sample: Sample, queue: Queue, *, moved: bool) -> Verdict:
+        age_s = queue.oldest_age_s or 0.0
+        if not queue.count:
+            words = "requests have left since the last sample" if moved else "nothing is inflight"
+            return self._say(sample, queue, "flowing" if moved else "idle", "seen", words)
+        states = ", ".join(f"{count} {state}" for state, count in queue.by_state.items() if count)
+        held = f", {queue.held} held on request" if queue.held else ""
+        limit = f"{queue.timeout_s:g} s" if queue.timeout_s else "none"
+        words = f"the oldest has been inflight for {age_s:.1f} s ({states}{held}; the watchdog's limit: {limit})"
+        of_oldest: dict[str, Any] = {"oldest_s": age_s, "request": queue.oldest_id}
+        if age_s < self.limits.suspect_s(queue.timeout_s):
+            return self._say(sample, queue, "flowing", "seen", words, **of_oldest)
+        if age_s < self.limits.pin_s(queue.timeout_s):
+            return self._say(sample, queue, "suspect", "seen", words, **of_oldest)
+        again = queue.oldest_id == self.pinned_request if self.pinned_request is not None else None
+        return self._say(sample, queue, "pinned", "seen", words, pinned=1, again=again, **of_oldest)
+
+    def _by_counts(self, sample: Sample, queue: Queue, *, moved: bool) -> Verdict:
+        history = self.histories.setdefault(queue.source, CountHistory(REFRESH_S[queue.source]))
+        written_s = sample.at_s - (queue.written_age_s or 0.0)
+        if not history.looks or written_s - history.looks[-1].at_s >= REFRESH_S[queue.source]:
+            history.add(Look(written_s, queue.count, self.left, sample.decode))
+        if not queue.count:
+            words = "requests have left since the last sample" if moved else "nothing is inflight"
+            return self._say(sample, queue, "flowing" if moved else "idle", "seen", words)
+        clues = history.clues()
+        sure = [clue for clue in clues if self._is_pin(clue)]
+        if sure:
+            return self._pinned_by(sample, queue, sure)
+        if self.pinned and not moved:
+            # What spoke for it may be gone from the window; nothing has come that speaks against it.
+            return self._say(sample, queue, "pinned", "followed", "nothing has left since it was pinned", pinned=1)
+        doubtful = [clue for clue in clues if self._is_suspect(clue)]
+        if doubtful:
+            chance = min((clue.chance for clue in doubtful if not clue.certain), default=None)
+            return self._say(sample, queue, "suspect", "unsure", *(clue.words for clue in doubtful), chance=chance)
+        return self._say(sample, queue, "flowing", "unsure", f"{queue.count} inflight, and nothing speaks for a pin")
+
+    def _is_pin(self, clue: Clue) -> bool:
+        return clue.for_s >= self.limits.pin_after_s and (clue.certain or clue.chance <= FALSE_ALARM)
+
+    def _is_suspect(self, clue: Clue) -> bool:
+        return clue.for_s >= self.limits.suspect_s(None) and (clue.certain or clue.chance <= SUSPICION)
+
+    def _pinned_by(self, sample: Sample, queue: Queue, clues: Sequence[Clue]) -> Verdict:
+        certain = [clue for clue in clues if clue.certain]
+        basis: Basis = "followed" if certain else "chance"
+        chance = None if certain else min(clue.chance for clue in clues)
+        return self._say(
+            sample,
+            queue,
+            "pinned",
+            basis,
+            *(clue.words for clue in clues),
+            pinned=max(clue.pinned for clue in clues),
+            oldest_s=max(clue.for_s for clue in certain or clues),
+            again=True if self.pinned else None,
+            chance=chance,
+        )
+
+    def _by_old_counts(self, sample: Sample, queue: Queue, *, moved: bool) -> Verdict:
+        """By a figure that may be long out of date, and is of a moment nobody knows."""
+        refresh_s = REFRESH_S[queue.source]
+        doubt = f"the {queue.source} may be up to {refresh_s:g} s old, and stands still while anything is pinned"
+        if not queue.count:
+            state: State = "flowing" if moved else "idle"
+            return self._say(sample, queue, state, "unsure", f"0 inflight by the {queue.source}", doubt)
+        if moved:
+            return self._say(sample, queue, "flowing", "unsure", "requests leave the queue", doubt)
+        since_s = sample.at_s - (self.occupied_since_s or sample.at_s)
+        words = f"never 0 for {since_s:.0f} s by the {queue.source}"
+        if since_s >= refresh_s + self.limits.suspect_s(None):
+            return self._say(sample, queue, "suspect", "unsure", words, doubt, oldest_s=None)
+        return self._say(sample, queue, "flowing", "unsure", words, doubt)
+
+    def _say(
+        self,
+        sample: Sample,
+        queue: Queue,
+        state: State,
+        basis: Basis,
+        *evidence: str,
+        **more: Any,  # noqa: ANN401
+    ) -> Verdict:
+        verdict = Verdict(sample.worker, queue.dp_rank, sample.at_s, state, basis, evidence, queue.count)
+        return replace(verdict, **more)
