@@ -46,6 +46,7 @@ from sglang.srt.disaggregation.prefill import (  # noqa: E402
     maybe_release_metadata_buffer,
 )
 from sglang.srt.disaggregation.utils import DisaggregationMode, ReqToMetadataIdxAllocator  # noqa: E402
+from sglang.srt.managers.schedule_batch import ReqKvInfo  # noqa: E402
 from sglang.srt.runtime_context import get_parallel  # noqa: E402
 
 PATCHES = (
@@ -286,7 +287,7 @@ class Request:
         self.rid, self.bootstrap_room, self.disagg_kv_sender = rid, sender.bootstrap_room, sender
         self.pending_bootstrap = parked
         self.metadata_buffer_index = metadata_index
-        self.kv = SimpleNamespace(holds_kv=True, holds_mamba=False, is_kv_released=False)
+        self.kv, self.lock = ReqKvInfo(req_pool_idx=metadata_index, kv_allocated_len=1), None
         self.time_stats = Unseen()
 
 
@@ -324,7 +325,8 @@ class Prefill(SchedulerDisaggregationPrefillMixin):  # type: ignore[misc]  # it 
     def claim_kv_row(self, request: Request) -> bool:
         """The release of a request's pages and row: what SGLang asks of its cache first."""
         self.released.append("kv")
-        request.kv.holds_kv, request.kv.is_kv_released = False, True
+        request.kv.req_pool_idx = None
+        request.kv.mark_kv_released()
         return True
 
     def finish(self, *_: Any) -> None: ...
@@ -509,13 +511,13 @@ def failed_on_another_stage() -> Any:
     left = prefill.agrees_on(request.rid, pipeline.FAILED + request.rid)
     _, message = prefill.answered[request.rid]
     kept = [*prefill.released]
-    settled = settle.settled_ids()
-    prefill.agrees_on(pipeline.SETTLED + request.rid)
+    settled = settle.settled_rooms()
+    prefill.agrees_on(f"{pipeline.SETTLED}{request.bootstrap_room}")
     return {
         "left": left == [request.rid],
         "why": pipeline.ELSEWHERE in message,
         "kept": kept,
-        "settled here": settled == [request.rid],
+        "settled here": settled == [request.bootstrap_room],
         "released": prefill.released,
         "left of it": prefill.left_of(request),
     }
@@ -672,7 +674,8 @@ def a_prefill_that_is_replaced() -> Any:
         before = list(failures)
         held = SimpleNamespace(req=SimpleNamespace(bootstrap_room=rooms["prefill:1"].bootstrap_room, rid="held"))
         held.kv_receiver = rooms["prefill:1"]
-        start = time.monotonic()
+        now_s = start = time.monotonic()
+        quarantine.here = quarantine.Quarantine(lambda: now_s, lambda _: None)
         first.close()
         for _ in range(4):
             watch.look()
