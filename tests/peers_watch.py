@@ -7,6 +7,7 @@ statuses, what became of the rooms of each scene.
 """
 
 import json
+import os
 import socket
 import sys
 import threading
@@ -89,7 +90,10 @@ def a_worker_dies(scene: Scene, poll: Any) -> Any:
     scene.looks()
     at_once = scene.found(1, 2, 3, 4)
     scene.looks(after_s=GRACE_S)
-    return {"before": before, "at once": at_once, "after the grace": scene.found(2)}
+    after_the_grace = scene.found(2)
+    # A message to it would wait for it, and hold up all that this thread has to say to others.
+    told = len(scene.manager._socket_cache)
+    return {"before": before, "at once": at_once, "after the grace": after_the_grace, "told": told}
 
 
 def nobody_ever_registered(scene: Scene, poll: Any) -> Any:
@@ -187,6 +191,8 @@ def main() -> None:
             said[kind][scene_of.__name__] = scene_of(scene, KVPoll)
             scene.close()
     json.dump(said, sys.stdout)
+    sys.stdout.flush()
+    os._exit(0)  # a socket that was left open would wait for its other end
 
 
 if __name__ == "__main__":

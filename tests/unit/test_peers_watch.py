@@ -20,6 +20,7 @@ def test_rooms_fail_with_their_worker_and_only_then(found: dict[str, Any], kind:
         "before": ["Transferring", "Bootstrapping", "Success", "Bootstrapping"],
         "at once": ["Failed decode", "Bootstrapping", "Success", "Failed decode"],
         "after the grace": ["Failed no"],
+        "told": 0,
     }
     assert scenes["nobody_ever_registered"] == ["Bootstrapping"]
     assert scenes["another_registers_after_the_last_one_died"] == ["Bootstrapping"]
