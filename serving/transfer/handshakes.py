@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 RECENT_S: Final = 10.0
 """What was sent longer ago has been heard: prefill has had it for all that time over a connection that held."""
 
-LOOK_EVERY_MS: Final = 200
+LOOK_EVERY_S: Final = 0.2
 MANY: Final = 256
 
 
@@ -96,7 +96,7 @@ class Repeater:
             except Exception:
                 # A thread that ends would leave every later loss unnoticed.
                 logger.exception("dsv4 handshakes: a look failed")
-                time.sleep(LOOK_EVERY_MS / 1000)
+                time.sleep(LOOK_EVERY_S)
 
     def look(self) -> None:
         """Wait a moment for a broken connection, and repeat what went by it."""
@@ -105,11 +105,8 @@ class Repeater:
         with self._lock:
             self._monitors = {socket: monitor for socket, monitor in self._monitors.items() if not socket.closed}
             monitors = {monitor: socket for socket, monitor in self._monitors.items()}
-        poller = zmq.Poller()
-        for monitor in monitors:
-            poller.register(monitor, zmq.POLLIN)
         try:
-            broken = [monitor for monitor, _ in poller.poll(LOOK_EVERY_MS)]
+            broken, _, _ = zmq.select(list(monitors), [], [], LOOK_EVERY_S)
             for monitor in broken:
                 monitor.recv_multipart(zmq.NOBLOCK)
         except zmq.ZMQError as error:
