@@ -105,6 +105,9 @@ class Repeater:
         with self._lock:
             self._monitors = {socket: monitor for socket, monitor in self._monitors.items() if not socket.closed}
             monitors = {monitor: socket for socket, monitor in self._monitors.items()}
+        if not monitors:
+            time.sleep(LOOK_EVERY_S)
+            return
         try:
             broken, _, _ = zmq.select(list(monitors), [], [], LOOK_EVERY_S)
             for monitor in broken:
