@@ -30,6 +30,7 @@ from serving.inflight.report import Inflight, Outcome, State
 from serving.inflight.watchdog import Watchdog
 from serving.patches import registry
 from serving.peers.prefill import PrefillWatch
+from serving.transfer import handshakes
 from serving.transfer.statuses import keep_statuses
 
 warnings.simplefilter("ignore")  # SGLang's, of kernels that this machine has no use for
@@ -112,11 +113,12 @@ class Side:
         """A request opens this room."""
         return self._sender(self.manager, f"{HERE}:1", room)
 
-    def asks(self, room: int) -> None:
-        """Decode says where the KV of this room goes."""
+    def asks(self, room: int, *, again: bool = False) -> None:
+        """Decode says where the KV of this room goes; `again` for one that it has said before, over NIXL."""
         where = [b"%d" % room, HERE.encode(), b"%d" % self.port, b"peer", b"\0\0\0\0", b"0"]
         rest = [b"1", b"", b"0", b"0"] if self.is_nixl else [b"", b"1", b"0"]
-        self._client.send_multipart(([told.NIXL_GUARD] if self.is_nixl else []) + where + rest)
+        message = ([told.NIXL_GUARD] if self.is_nixl else []) + where + rest
+        self._client.send_multipart(handshakes.again(message) if again else message)
 
     def until(self, is_so: Callable[[], object]) -> bool:
         """Wait for it; False if it does not become so."""
@@ -207,6 +209,30 @@ def a_success_is_not_remembered(backend: str) -> Any:
     side.manager.conclude_transfer(bootstrap_room=room, status=KVPoll.Success)
     sender.clear()
     return told.here.reason(room)
+
+
+def a_repeated_handshake(_: str) -> Any:
+    """For a room that waits for it, for one that is served, and for one that ended well."""
+    side, lost, over = Side("nixl"), next(_rooms), next(_rooms)
+    waiting = side.sender(lost)
+    side.asks(lost, again=True)
+    arrived = side.until(lambda: side.manager.request_status.get(lost) == KVPoll.WaitingForInput)
+    side.manager.update_status(lost, KVPoll.Transferring)
+    side.asks(lost, again=True)
+    sender = side.asked(over)
+    side.manager.conclude_transfer(bootstrap_room=over, status=KVPoll.Success)
+    sender.poll()
+    sender.clear()
+    side.asks(over, again=True)
+    mark = next(_rooms)
+    side.asks(mark)
+    side.until(lambda: mark in side.manager.transfer_infos)
+    return {
+        "arrived": arrived,
+        "goes on": NAMES[waiting.poll()],
+        "opened": over in side.manager.transfer_infos or over in side.manager.request_status,
+        "a new request of that number": NAMES[side.asked(over).poll()],
+    }
 
 
 class Noted(dict[int, Any]):
@@ -727,6 +753,7 @@ SCENES_OF_A_BACKEND: tuple[Callable[[str], Any], ...] = (
     an_abort_after_the_worker_forgot_where_to,
     a_handshake_after_the_end,
     a_success_is_not_remembered,
+    a_repeated_handshake,
     clear_step_by_step,
 )
 

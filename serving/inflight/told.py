@@ -13,8 +13,14 @@ SEND_WITHIN_MS = 1000
 
 UNKNOWN_REASON = "Prefill ended this request before decode asked for it"
 
+AGAIN = b"dsv4-again"
+"""The last frame of a handshake that was sent before, beyond all that SGLang reads."""
+
 here = EndedRooms()
 """Those of the prefill scheduler in this process."""
+
+succeeded = EndedRooms(kept_s=60.0)
+"""Rooms that ended well: a handshake that is repeated must not open one. A new request of that number may."""
 
 
 def before_opening(
@@ -22,6 +28,7 @@ def before_opening(
 ) -> None:
     """Before a request opens its room: one that ended under the same number is history."""
     here.forget(bootstrap_room)
+    succeeded.forget(bootstrap_room)
 
 
 def before_send(sender: Untyped, *_: object, **__: object) -> None:
@@ -100,15 +107,22 @@ def before_clear(sender: Untyped) -> None:
         with manager.failure_lock:
             reason = manager.failure_records.get(room)
         here.add(room, reason or UNKNOWN_REASON, time.monotonic())
+    elif status == KVPoll.Success:
+        succeeded.add(room, "", time.monotonic())
 
 
 def control_message(original: Untyped, manager: Untyped, msg: list[bytes]) -> bool:
-    """Around prefill's look at a message of decode: a handshake for a room that ended gets its answer, and no room."""
+    """Around prefill's look at a message of decode: a handshake for a room that ended gets its answer, and no room.
+
+    One that is repeated for a room that ended well gets none: its answer is on the way.
+    """
     from sglang.srt.disaggregation.base import KVPoll
 
     frames = msg[1:] if msg and msg[0] == NIXL_GUARD else msg
     if len(frames) > 3 and frames[0].isdigit():
         room = int(frames[0])
+        if frames[-1] == AGAIN and succeeded.reason(room) is not None:
+            return True
         reason = here.reason(room)
         if reason is not None:
             manager.send_kv_status_message(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import zmq
 
-from serving.transfer.handshakes import LOOK_EVERY_S, MANY, RECENT_S, Handshakes, Repeater, send
+from serving.inflight.told import AGAIN, NIXL_GUARD
+from serving.transfer.handshakes import LOOK_EVERY_S, MANY, RECENT_S, Handshakes, Repeater, again, send
 from tests.relay import Relay
 
 WITHIN_MS = 5000
@@ -37,6 +38,14 @@ def test_only_what_is_recent_and_still_waited_for_is_repeated() -> None:
     receivers[1].conclude_state = "Success"
     assert [sent.message for sent in handshakes.lost("a")] == [[b"waits"]]
     assert [sent.message for sent in handshakes.lost("b")] == [[b"elsewhere"]]
+
+
+def test_a_repeated_handshake_is_marked_behind_all_that_is_read_and_an_introduction_is_not() -> None:
+    marked = again([NIXL_GUARD, b"17", b"host"])
+    assert marked[:3] == [NIXL_GUARD, b"17", b"host"]
+    assert set(marked[3:-1]) == {b""}
+    assert marked[-1] == AGAIN
+    assert again([NIXL_GUARD, b"None", b"host"]) == [NIXL_GUARD, b"None", b"host"]
 
 
 def test_what_is_over_is_forgotten() -> None:
@@ -83,14 +92,14 @@ def test_a_message_that_went_down_with_its_connection_arrives_once_more(
         decode.connect(f"tcp://127.0.0.1:{relay.port}")
         rank = {"rank_ip": "127.0.0.1", "rank_port": relay.port}
         first, second = Receiver(decode, 1), Receiver(decode, 2)
-        assert send(original, first, bootstrap_info=rank, message=[b"first"], operation="send_metadata")
+        assert send(original, first, bootstrap_info=rank, message=[NIXL_GUARD, b"first"], operation="send_metadata")
         assert prefill.poll(WITHIN_MS)
-        assert prefill.recv_multipart() == [b"first"]
+        assert prefill.recv_multipart() == [NIXL_GUARD, b"first"]
         first.conclude_state = "Success"
         relay.go_deaf()
         # It is deaf from its next turn on.
         assert not prefill.poll(200)
-        assert send(original, second, bootstrap_info=rank, message=[b"second"], operation="send_metadata")
+        assert send(original, second, bootstrap_info=rank, message=[NIXL_GUARD, b"second"], operation="send_metadata")
         assert not prefill.poll(300)
         relay.cut()
         relay.hear()
@@ -98,7 +107,7 @@ def test_a_message_that_went_down_with_its_connection_arrives_once_more(
             fresh.look()
             if prefill.poll(0):
                 break
-        assert prefill.recv_multipart() == [b"second"]
+        assert prefill.recv_multipart() == again([NIXL_GUARD, b"second"])
         assert not prefill.poll(300)
     finally:
         relay.stop()

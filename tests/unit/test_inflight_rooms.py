@@ -43,6 +43,15 @@ def test_a_handshake_for_a_room_that_ended_is_answered_and_opens_none(seen: dict
     assert seen["a_success_is_not_remembered"][backend] is None
 
 
+def test_a_handshake_that_is_repeated_opens_no_room_that_ended_well(seen: dict[str, Any]) -> None:
+    assert seen["a_repeated_handshake"]["nixl"] == {
+        "arrived": True,
+        "goes on": "Transferring",
+        "opened": False,
+        "a new request of that number": "WaitingForInput",
+    }
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_no_worker_finds_where_to_send_of_a_room_that_is_gone(seen: dict[str, Any], backend: str) -> None:
     found = seen["clear_step_by_step"][backend]
