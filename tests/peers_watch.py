@@ -16,7 +16,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from serving.peers.watch import Watch, gave_up
+from serving.inflight import told
+from serving.peers.watch import UNCLAIMED_GRACES, Watch, gave_up
 
 GRACE_S = 10.0
 LOOKS = 4
@@ -50,8 +51,10 @@ class Scene:
         """It dies."""
         self.listeners.pop(name).close()
 
-    def room(self, number: int, *statuses: int, of: str = "") -> None:
-        """A room goes through these statuses; the worker `of` has asked for it."""
+    def room(self, number: int, *statuses: int, of: str = "", opened: bool = True) -> None:
+        """A room goes through these statuses; the worker `of` has asked for it, and a request has opened it or not."""
+        if opened:
+            told.opened.add(number)
         for status in statuses:
             self.manager.update_status(number, status)
         if of:
@@ -92,8 +95,8 @@ def a_worker_dies(scene: Scene, poll: Any) -> Any:
     scene.looks(after_s=GRACE_S)
     after_the_grace = scene.found(2)
     # A message to it would wait for it, and hold up all that this thread has to say to others.
-    told = len(scene.manager._socket_cache)
-    return {"before": before, "at once": at_once, "after the grace": after_the_grace, "told": told}
+    messages = len(scene.manager._socket_cache)
+    return {"before": before, "at once": at_once, "after the grace": after_the_grace, "told": messages}
 
 
 def nobody_ever_registered(scene: Scene, poll: Any) -> Any:
@@ -126,6 +129,24 @@ def a_worker_that_was_gone_is_named_and_there(scene: Scene, poll: Any) -> Any:
     return scene.found(1)
 
 
+def nobody_opens_a_room(scene: Scene, poll: Any) -> Any:
+    """Decode asks for one whose request died with the prefill before this one, and for one that comes late."""
+    scene.registers("a", scene.starts("a"))
+    scene.room(21, poll.WaitingForInput, of="a", opened=False)
+    scene.room(22, poll.WaitingForInput, of="a", opened=False)
+    scene.looks()
+    scene.looks(after_s=UNCLAIMED_GRACES * GRACE_S - 0.1)
+    before = scene.found(21, 22)
+    scene.room(22, opened=True)
+    scene.looks(after_s=0.2)
+    left = [21 in scene.manager.request_status, 21 in scene.manager.transfer_infos, 21 in scene.manager.failure_records]
+    for sock in (*scene.manager._socket_cache.values(), *scene.manager._monitor_cache.values()):
+        sock.close(linger=0)
+    scene.manager._socket_cache.clear()
+    scene.manager._monitor_cache.clear()
+    return {"before": before, "left of it": left, "the late one": scene.found(22)}
+
+
 def prefill_gives_up_a_room(scene: Scene, poll: Any) -> Any:
     """What each of two workers hears of it: room and status."""
     import zmq
@@ -153,6 +174,7 @@ SCENES: tuple[Callable[[Scene, Any], Any], ...] = (
     nobody_ever_registered,
     another_registers_after_the_last_one_died,
     a_worker_that_was_gone_is_named_and_there,
+    nobody_opens_a_room,
     prefill_gives_up_a_room,
 )
 
@@ -179,7 +201,7 @@ def main() -> None:
         made._zmq_ctx, made._socket_lock = zmq.Context(), threading.Lock()
         made._socket_cache, made._monitor_cache, made._socket_send_locks = {}, {}, {}
         made.transfer_infos, made.decode_kv_args_table, made.failure_records = {}, {}, {}
-        made.failure_lock = threading.Lock()
+        made.failure_lock, made.req_to_decode_prefix_len = threading.Lock(), {}
         made._deferred_ack_targets, made._deferred_ack_poisoned_rooms, made._staging_outstanding = {}, set(), {}
         return made
 

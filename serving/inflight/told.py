@@ -23,12 +23,17 @@ succeeded = EndedRooms(kept_s=60.0)
 """Rooms that ended well: a handshake that is repeated must not open one. A new request of that number may."""
 
 
+opened: set[int] = set()
+"""The rooms that a request of this prefill has opened and not closed. Decode may have asked for others."""
+
+
 def before_opening(
     _: object, mgr: object, bootstrap_addr: object, bootstrap_room: int, *__: object, **___: object
 ) -> None:
     """Before a request opens its room: one that ended under the same number is history."""
     here.forget(bootstrap_room)
     succeeded.forget(bootstrap_room)
+    opened.add(bootstrap_room)
 
 
 def before_send(sender: Untyped, *_: object, **__: object) -> None:
@@ -100,6 +105,7 @@ def before_clear(sender: Untyped) -> None:
     from sglang.srt.disaggregation.base import KVPoll
 
     manager, room = sender.kv_mgr, sender.bootstrap_room
+    opened.discard(room)
     status = manager.request_status.get(room)
     if status != KVPoll.Success:
         manager.transfer_infos.pop(room, None)

@@ -12,7 +12,8 @@ PATCH = Patch(
     defect=(
         "prefill does not notice that a decode worker died: a request that decode had not asked for yet waits for it "
         "until the bootstrap timeout, 300 s, and the router and its client wait with it; and when that timeout ends a "
-        "request for which decode has no room, decode is not told, and keeps its half until it has"
+        "request for which decode has no room, decode is not told, and keeps its half until it has; and a decode that "
+        "asks a prefill which was restarted since for a room that nobody will open waits for 300 s as well"
     ),
     safe_because=(
         "a worker is gone only once its kernel has closed the connection that is kept to it and refused two more; a "
@@ -48,6 +49,7 @@ PATCH = Patch(
         Upstream("sglang.srt.disaggregation.base.conn", "KVPoll", ("f187393df73c",)),
         Upstream(_COMMON, "CommonKVManager.record_failure", ("c882f96eeec7",)),
     ),
+    relies_on=("decode-is-told",),
     # Without it a fault takes longer to show at the client; everything else is as it was.
     required=False,
 )

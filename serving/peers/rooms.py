@@ -40,13 +40,17 @@ class Gone:
 
 @dataclass
 class Waiting:
-    """The rooms that no decode worker has asked for yet, with since when, as far as this has been looked at."""
+    """Rooms that wait for somebody, with since when, as far as this has been looked at."""
 
     since_s: dict[int, float] = field(default_factory=dict)
 
     def look(self, rooms: Iterable[int], now_s: float) -> None:
         """These wait now."""
         self.since_s = {room: self.since_s.get(room, now_s) for room in rooms}
+
+    def overdue(self, limit_s: float, now_s: float) -> dict[int, float]:
+        """Those that have waited for `limit_s` or longer, with how long."""
+        return {room: now_s - since_s for room, since_s in self.since_s.items() if now_s - since_s >= limit_s}
 
 
 def lost(

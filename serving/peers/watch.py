@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from serving import limits
+from serving.inflight import told
 from serving.peers import line
 from serving.peers.line import Line
 from serving.peers.rooms import Gone, Peer, Waiting, lost
@@ -20,6 +21,9 @@ GRACE_DEFAULT_S: Final = 10.0
 
 EVERY_S: Final = 1.0
 """How often everything is looked at. A connection that ends is noticed at once."""
+
+UNCLAIMED_GRACES: Final = 2
+"""For how many graces decode may be ahead of prefill: the router sends both their halves at the same time."""
 
 IN_DOUBT_S: Final = 0.2
 """The same, while a worker has refused a connection and has not been declared gone."""
@@ -64,6 +68,7 @@ class Watch:
         self._gone: dict[str, Gone] = {}
         self._unseen: set[str] = set()
         self._waiting = Waiting()
+        self._unclaimed = Waiting()
         self.given_up: deque[tuple[int, str | None]] = deque()
         """Rooms that prefill has given up, with why; the scheduler's thread puts them there."""
         self._rank = f"tp{manager.attn_tp_rank}/pp{manager.pp_rank}"
@@ -89,6 +94,7 @@ class Watch:
         for name in {name for names in named.values() for name in names if name in self._gone}:
             self._look_again(name)
         self._waiting.look(waiting, now_s)
+        self._unclaimed.look((room for room in named if room not in told.opened), now_s)
         # Last, for no room may be failed for want of a worker that has just registered; looking can take seconds.
         self._notice_registrations()
         failed = lost(
@@ -101,6 +107,8 @@ class Watch:
         )
         for room, reason in failed.items():
             self._fail(room, reason)
+        for room, waited_s in self._unclaimed.overdue(UNCLAIMED_GRACES * self._grace_s, now_s).items():
+            self._drop_unclaimed(room, waited_s)
         while self.given_up:
             self._tell_all(*self.given_up.popleft())
 
@@ -179,6 +187,23 @@ class Watch:
         ended = self._manager.conclude_failure(bootstrap_room=room, failure_reason=reason, targets=alive)
         if ended is not None:
             logger.warning("dsv4 lost decode room=%s rank=%s reason=%r", room, self._rank, reason)
+
+    def _drop_unclaimed(self, room: int, waited_s: float) -> None:
+        """Tell the decode that asked for a room which nobody opened, and close it: there is no sender that would."""
+        if room in told.opened:
+            return
+        reason = (
+            f"no request has come to prefill for this room in {waited_s:.0f} s: prefill was restarted since it was "
+            "sent, or its half of it was lost; send the request again"
+        )
+        self._fail(room, reason)
+        manager = self._manager
+        manager.transfer_infos.pop(room, None)
+        manager.req_to_decode_prefix_len.pop(room, None)
+        if room in manager.request_status:
+            manager.request_status.pop(room)
+        with manager.failure_lock:
+            manager.failure_records.pop(room, None)
 
     def _tell_all(self, room: int, reason: str | None) -> None:
         from sglang.srt.disaggregation.base.conn import KVPoll

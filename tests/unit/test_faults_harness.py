@@ -197,7 +197,7 @@ def test_metrics_are_summed_over_their_series() -> None:
 def test_the_bound_of_a_client_is_the_longer_timer_three_seconds_and_the_work() -> None:
     episode = calm()
     longest = replace(episode, asked=(replace(episode.asked[0], length=5000),))
-    assert limit_of(longest, Timers(4.0, 8.0), tokens_per_s=2500.0) == pytest.approx(8.0 + 3.0 + 2.0)
+    assert limit_of(longest, Knobs(timers=Timers(4.0, 8.0)), tokens_per_s=2500.0) == pytest.approx(8.0 + 3.0 + 2.0)
 
 
 def line(seed: int, *, without: str = "", failed: tuple[str, ...] = ()) -> Line:

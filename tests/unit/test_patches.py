@@ -217,7 +217,7 @@ def test_a_patch_is_not_applied_without_those_that_it_relies_on() -> None:
         ("pipeline-failure", ["decode-quarantine", "inflight-watchdog", "settled-pages"]),
         ("settled-pages", ["inflight-watchdog"]),
         ("lost-prefill", ["decode-quarantine"]),
-        ("decode-is-told", ["inflight-watchdog"]),
+        ("decode-is-told", ["inflight-watchdog", "lost-decode"]),
     ],
 )
 def test_what_does_harm_without_another_does_not_run_without_it(without: str, fails: list[str]) -> None:

@@ -30,3 +30,12 @@ def test_rooms_fail_with_their_worker_and_only_then(found: dict[str, Any], kind:
 @pytest.mark.parametrize("kind", ["dict", "store"])
 def test_every_decode_hears_of_a_room_that_prefill_gave_up(found: dict[str, Any], kind: str) -> None:
     assert found[kind]["prefill_gives_up_a_room"] == [[9, "Failed"], [9, "Failed"]]
+
+
+@pytest.mark.parametrize("kind", ["dict", "store"])
+def test_a_room_that_decode_asks_for_and_nobody_opens_is_closed_again(found: dict[str, Any], kind: str) -> None:
+    assert found[kind]["nobody_opens_a_room"] == {
+        "before": ["WaitingForInput", "WaitingForInput"],
+        "left of it": [False, False, False],
+        "the late one": ["WaitingForInput"],
+    }

@@ -24,10 +24,9 @@ from tests.stack.faults.plan import (
     Asked,
     Episode,
     Moment,
-    Timers,
 )
 from tests.stack.faults.prompts import Prompt, make_prefix, make_prompt
-from tests.stack.faults.stack import FaultStack, Role
+from tests.stack.faults.stack import FaultStack, Knobs, Role
 
 MOMENT_WITHIN_S = 8.0
 """A moment that has not come by then does not come: the action is done all the same."""
@@ -46,6 +45,12 @@ SETTLE_WITHIN_S = 20.0
 PROBES = 3
 PROBE_WITHIN_S = 20.0
 SEEN_AGAIN_WITHIN_S = 10.0
+PREFILL_BACK_WITHIN_S = 16.0
+"""For so long decode asks for a prefill that does not answer, before it fails a request."""
+
+ROUTER_CHECKS_LAST_S = 6.0
+"""A check that the router began while a worker stood still fails only when its own time is over, and then counts."""
+
 ROLES_THAT_HOLD: tuple[Role, ...] = ("prefill", "decode")
 
 
@@ -89,14 +94,17 @@ def prompts_of(episode: Episode) -> dict[str, Prompt]:
     }
 
 
-def limit_of(episode: Episode, timers: Timers, tokens_per_s: float) -> float:
+def limit_of(episode: Episode, knobs: Knobs, tokens_per_s: float) -> float:
     """How long a client may wait: the longer of the two timers, 3 s, and the work that all of the episode is.
 
-    docs/timeouts.md says case by case which timer it is; none of them is longer than this.
+    docs/timeouts.md says case by case which timer it is. One alone is longer: whoever asked while prefill was away may
+    have a decode that asks the prefill which came back for a room that nobody will open.
     """
     refills = sum(action.deed == "refill prefill" for action in episode.actions)
     work_s = (sum(asked.length for asked in episode.asked) + refills * REFILL_PROMPTS * LONGEST) / tokens_per_s
-    return max(timers.inflight_timeout_s, timers.stall_timeout_s) + 3.0 + work_s
+    limit_s = max(knobs.timers.inflight_timeout_s, knobs.timers.stall_timeout_s) + 3.0 + work_s
+    away = any(action.deed == "start prefill" for action in episode.actions)
+    return limit_s + (PREFILL_BACK_WITHIN_S + 2 * knobs.lost_decode_grace_s if away else 0.0)
 
 
 @dataclass
@@ -267,7 +275,7 @@ async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
     Raises:
         RuntimeError: a worker that was restarted did not come up.
     """
-    limit = limit_of(episode, stack.knobs.timers, stack.tokens_per_s)
+    limit = limit_of(episode, stack.knobs, stack.tokens_per_s)
     prompts = prompts_of(episode)
     unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=None, limits=unlimited) as client:
@@ -287,6 +295,8 @@ async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
                 asking = [group.create_task(run.ask(asked, prompts[asked.rid], began)) for asked in episode.asked]
             outcomes = tuple(task.result() for task in asking)
             settled_s, after = await _settle(client, stack, stack.idle)
+            thawed_s = max((done.at_s for done in run.done if done.action.deed == "thaw decode"), default=began)
+            await asyncio.sleep(max(0.0, thawed_s + ROUTER_CHECKS_LAST_S - time.monotonic()))
             probes = await _probe(client, stack, episode)
         finally:
             watching.cancel()
