@@ -10,6 +10,7 @@ COMMANDS = {
     "serve": "Bring up the stack of a profile and prove that it answers.",
     "status": "Say what runs, and whether it is what was planned.",
     "stop": "End the stack and prove that nothing of it is left.",
+    "probe": "Ask every hop of a request for answers that are known, and say which hop fails.",
     "logs": "Show or follow the logs of the workers.",
     "profile": "List, show and check profiles.",
 }

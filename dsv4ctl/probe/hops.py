@@ -1,0 +1,200 @@
+"""The hops of a request's path, nearest to the client first, and how each is asked."""
+
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from dsv4ctl.errors import UsageError
+from dsv4ctl.probe.link import Ask, Endpoint, Link
+from dsv4ctl.probe.outcome import Outcome, Reply
+
+if TYPE_CHECKING:
+    from dsv4ctl.state import StackRecord, WorkerRecord
+
+DEFAULT_BOOTSTRAP_PORT = 8998
+ENGINE_ENV = "SGLANG_USE_CPU_ENGINE"
+# Prefill has answered long before decode has; once decode is done, nothing new can come from it.
+_OTHER_HALF_S = 3.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something answers: its name, its URL without /v1, the host that connects to it, its bootstrap port."""
+
+    name: str
+    url: str
+    host: str
+    bootstrap_port: int | None = None
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One hop: a server that is asked as a client asks, or prefill and decode, asked by halves as the router does.
+
+    `depth` counts from the client; pairs of one stack share it, for none lies behind another.
+    """
+
+    depth: int
+    server: Place
+    prefill: Place | None = None
+
+    @property
+    def name(self) -> str:
+        """What tables and sentences call it."""
+        return self.server.name if self.prefill is None else f"{self.prefill.name}+{self.server.name}"
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The servers that it takes."""
+        return (self.server,) if self.prefill is None else (self.prefill, self.server)
+
+
+def via_hops(urls: Sequence[str]) -> tuple[Hop, ...]:
+    """The hops that a person named, in that order. PREFILL_URL[#BOOTSTRAP_PORT]+DECODE_URL is a pair.
+
+    Raises:
+        UsageError: something is no http or https URL, or holds a password.
+    """
+    hops: list[Hop] = []
+    for depth, url in enumerate(urls):
+        first, plus, second = url.partition("+http")
+        if plus:
+            hops.append(Hop(depth, _via(f"http{second}"), _via(first, prefill=True)))
+        else:
+            hops.append(Hop(depth, _via(url)))
+    names = [hop.name for hop in hops]
+    if len(set(names)) < len(names):
+        raise UsageError("--via names the same URL twice", hint="each hop once, nearest to the client first")
+    return tuple(hops)
+
+
+def _via(url: str, *, prefill: bool = False) -> Place:
+    parts = urlsplit(url)
+    try:
+        port = int(parts.fragment) if parts.fragment else DEFAULT_BOOTSTRAP_PORT
+        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good, port = False, 0
+    if not good or parts.query or (parts.fragment and not prefill):
+        raise UsageError(f"--via {url}: that is no URL of a server", hint="for example http://127.0.0.1:8080")
+    if "@" in parts.netloc:
+        raise UsageError("--via: a URL with a password in it would be shown", hint="use --api-key-file")
+    base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+    return Place(base, base, "local", port if prefill else None)
+
+
+def stack_hops(records: Sequence[tuple[str, "StackRecord"]], depth: int) -> tuple[Hop, ...]:
+    """The hops of a stack of ours: its router, then each pair of prefill and decode, or each server by itself."""
+    workers = [(host, worker) for host, record in records for worker in record.workers]
+    routers = [_place(host, worker) for host, worker in workers if worker.role == "router"]
+    prefills = [_place(host, worker) for host, worker in workers if worker.role == "prefill"]
+    decodes = [_place(host, worker) for host, worker in workers if worker.role == "decode"]
+    servers = [_place(host, worker) for host, worker in workers if worker.role == "unified"]
+    behind = depth + bool(routers)
+    return (
+        *(Hop(depth, router) for router in routers),
+        *(Hop(behind, decode, prefill) for prefill in prefills for decode in decodes),
+        *(Hop(behind, server) for server in servers),
+    )
+
+
+def _place(host: str, worker: "WorkerRecord") -> Place:
+    listen = "127.0.0.1" if worker.listen in {"0.0.0.0", "::"} else worker.listen  # noqa: S104 (read, not bound)
+    return Place(worker.name, f"http://{listen}:{worker.port}", host, worker.ports.get("bootstrap"))
+
+
+def covering(hops: Sequence[Hop]) -> tuple[Hop, ...]:
+    """As few pairs as touch every worker of the innermost depth, and all other hops: for what takes many requests."""
+    chosen = [hop for hop in hops if hop.prefill is None]
+    seen: set[Place] = set()
+    for new_workers in (2, 1):
+        for hop in hops:
+            if hop.prefill is not None and len({*hop.places} - seen) >= new_workers:
+                chosen.append(hop)
+                seen |= {*hop.places}
+    return tuple(sorted(chosen, key=lambda hop: hop.depth))
+
+
+def on_cpu(records: Sequence[tuple[str, "StackRecord"]]) -> bool:
+    """Whether every engine of a stack is the one without a GPU, which nobody's work hangs on."""
+    engines = [worker for _, record in records for worker in record.workers if worker.role != "router"]
+    return bool(engines) and all(worker.env.get(ENGINE_ENV) == "1" for worker in engines)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a hop said: the reply that a client sees, and that of prefill where the halves were asked."""
+
+    reply: Reply
+    prefill: Reply | None = None
+
+
+class Caller:
+    """Asks one hop, on connections that it keeps until `close`."""
+
+    def __init__(self, hop: Hop, endpoint_of: Callable[[Place], Endpoint], rng: random.Random) -> None:
+        self._hop = hop
+        self._rng = rng
+        self._server = Link(endpoint_of(hop.server))
+        self._prefill = Link(endpoint_of(hop.prefill)) if hop.prefill is not None else None
+
+    def look(self) -> None:
+        """Between requests: note when the other side closes."""
+        self._server.look()
+        if self._prefill is not None:
+            self._prefill.look()
+
+    def close(self) -> None:
+        self._server.close()
+        if self._prefill is not None:
+            self._prefill.close()
+
+    def ask(self, ask: Ask) -> Answered:
+        """One request. By halves, prefill and decode are asked at once, with a room that nobody has used."""
+        if self._prefill is None or self._hop.prefill is None:
+            return Answered(self._server.ask(ask))
+        room = {
+            "bootstrap_host": urlsplit(self._hop.prefill.url).hostname,
+            "bootstrap_port": self._hop.prefill.bootstrap_port or DEFAULT_BOOTSTRAP_PORT,
+            "bootstrap_room": self._rng.getrandbits(63),
+        }
+        body = {**ask.body, "stream": False, "return_meta_info": True, **room}
+        body.pop("stream_options", None)
+        half = _Half(self._prefill, replace(ask, body=body, answer=None))
+        half.start()
+        try:
+            reply = self._server.ask(replace(ask, body={**ask.body, **room}))
+        finally:
+            self._prefill.hurry(_OTHER_HALF_S)
+            half.join()
+        if half.reply is None:
+            raise half.error or AssertionError("prefill's half ended without a word")
+        if reply.outcome is Outcome.RIGHT and half.reply.outcome.failed:
+            detail = f"decode answered rightly, and prefill: {half.reply.detail or half.reply.outcome}"
+            reply = replace(reply, outcome=half.reply.outcome, detail=detail)
+        return Answered(reply, half.reply)
+
+
+class _Half(threading.Thread):
+    """Prefill's half of a request, beside decode's."""
+
+    def __init__(self, link: Link, ask: Ask) -> None:
+        super().__init__(daemon=True)
+        self._link = link
+        self._ask = ask
+        self.reply: Reply | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.reply = self._link.ask(self._ask)
+        except BaseException as error:  # noqa: BLE001 (it is raised where the halves are joined)
+            self.error = error
+
+
+def headers_of(api_key: str | None) -> Mapping[str, str]:
+    """What every request carries besides."""
+    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}

@@ -1,0 +1,162 @@
+"""Which hop is at fault: the first one that fails, seen from the engine outwards, if what lies behind it does not."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dsv4ctl.probe.hops import Hop
+from dsv4ctl.probe.outcome import Outcome
+from dsv4ctl.probe.tally import CHANCE, Count, HopTally, Manner, alike, chance_of_split
+
+_VERBS = {
+    Outcome.HANGS: "hung",
+    Outcome.CLOSED: "had their connection closed without an answer",
+    Outcome.RESET: "had their connection reset",
+    Outcome.CUT: "were cut off",
+    Outcome.ENDED_EARLY: "ended early",
+    Outcome.NO_CONNECTION: "were not accepted",
+    Outcome.WRONG: "came back with a wrong answer",
+    Outcome.EMPTY: "came back empty",
+    Outcome.REPEATS: "came back repeating themselves",
+}
+
+
+class Kind(StrEnum):
+    """What the verdict is."""
+
+    SOUND = "every hop answers"
+    FAULT = "a hop is at fault"
+    INCONCLUSIVE = "inconclusive"
+    UNSEEN = "could not look"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer, with one sentence that can be sent to somebody as it is.
+
+    Attributes:
+        hops: the hops at fault, all of one depth; those that it hangs on, when it is inconclusive.
+        manner: how it fails.
+        cleared: whether what lies behind it answers the same requests, so that the engine is not at fault.
+        unsettled: what would have to be known, when it is inconclusive.
+    """
+
+    kind: Kind
+    hops: tuple[str, ...]
+    manner: Manner | None
+    cleared: bool
+    sentence: str
+    unsettled: str = ""
+
+
+def judge(hops: Sequence[Hop], tallies: Mapping[str, HopTally], workers: Mapping[str, str]) -> Verdict:
+    """The verdict on a path. `workers` says of an engine's worker what is known about it besides, by hop."""
+    asked = [hop for hop in hops if hop.name in tallies]
+    depths = sorted({hop.depth for hop in asked}, reverse=True)
+    unseen: list[str] = []
+    once: list[HopTally] = []
+    for depth in depths:
+        here = [tallies[hop.name] for hop in asked if hop.depth == depth]
+        inner = [tallies[hop.name] for hop in asked if hop.depth > depth]
+        unseen += [each.hop for each in here if each.manner is Manner.UNSEEN]
+        broken = [each for each in here if each.manner.broken]
+        if broken:
+            return _fault(broken, here, inner, workers)
+        once += [each for each in here if each.manner is Manner.ONCE]
+    if once:
+        return _once(once)
+    if unseen:
+        text = f"{_listed(unseen)} could not be looked at; every other hop that was asked answers."
+        if len(unseen) == len(asked):
+            text = f"{_listed(unseen)} could not be looked at."
+        return Verdict(Kind.UNSEEN, tuple(unseen), None, False, text)
+    return Verdict(Kind.SOUND, (), None, True, _sound(list(tallies.values())))
+
+
+def _fault(
+    broken: Sequence[HopTally], here: Sequence[HopTally], inner: Sequence[HopTally], workers: Mapping[str, str]
+) -> Verdict:
+    names = tuple(each.hop for each in broken)
+    worst = broken[0]
+    known = [workers[name] for name in names if name in workers]
+    aside = f" ({'; '.join(dict.fromkeys(known))})" if known else ""
+    if not inner:
+        engine = "The engine is at fault" if "+" in worst.hop else f"The fault is at {worst.hop} or behind it"
+        beside = [each.hop for each in here if each.manner is Manner.ANSWERS]
+        others = f"; {_listed(beside)} answered" if beside else ""
+        text = f"{engine}: asked directly, {_how_all(broken)}{others}{aside}."
+        return Verdict(Kind.FAULT, names, worst.manner, False, text)
+    seen = [each for each in inner if each.manner is not Manner.UNSEEN]
+    same = [alike(each, worst) for each in seen]
+    behind = Count(sum(left.failed for left, _ in same), sum(left.asked for left, _ in same))
+    failing = same[0][1] if same else worst.all
+    if chance_of_split(failing, behind) > CHANCE:
+        asked = f"failed {behind} of the same requests" if behind.asked else "was not asked the same"
+        text = (
+            f"Inconclusive: {_how(worst)}, and what lies behind it ({_listed([each.hop for each in inner])}) {asked}: "
+            "too few to clear it."
+        )
+        return Verdict(Kind.INCONCLUSIVE, names, worst.manner, False, text, "more --rounds or --concurrency")
+    within = f"{_listed([each.hop for each in seen])} answered {behind.asked - behind.failed} of {behind.asked}"
+    text = f"The engine is not at fault: {within} of the same requests rightly, and {_how_all(broken)}{aside}."
+    return Verdict(Kind.FAULT, names, worst.manner, True, text)
+
+
+def _once(once: Sequence[HopTally]) -> Verdict:
+    worst = once[0]
+    text = f"Inconclusive: {_how(worst)}, seen once; asked again, it answered."
+    if worst.all.asked == 1:
+        text = f"Inconclusive: {_how(worst)}, and was not asked again."
+    return Verdict(
+        Kind.INCONCLUSIVE,
+        tuple(each.hop for each in once),
+        worst.manner,
+        False,
+        text,
+        "more --rounds, or the same again",
+    )
+
+
+def _how_all(tallies: Sequence[HopTally]) -> str:
+    return "; ".join(_how(each) for each in tallies)
+
+
+def _how(tally: HopTally) -> str:
+    """How one hop fails, with its figures, as a part of a sentence."""
+    verb = verb_of(tally)
+    through = f"requests to {tally.hop} {verb}"
+    if tally.manner is Manner.REUSED:
+        return f"{through} only on reused connections{_when(tally)}, never on fresh ones ({tally.fresh})"
+    if tally.manner is Manner.ALWAYS:
+        return f"{through} every time ({tally.all})"
+    both = f" ({tally.reused} on reused connections, {tally.fresh} on fresh ones)" if tally.reused.asked else ""
+    return f"{through} {tally.all} times{both}"
+
+
+def _when(tally: HopTally) -> str:
+    gaps = tally.failing_gaps
+    if gaps:
+        counts = [f"{count} after {gap:g} s" for gap, count in tally.reused_by_gap]
+        return f" that had lain idle ({', '.join(counts)})"
+    nth = tally.first_failed_nth or 2
+    return f" ({tally.reused} times, from request {nth} of a connection on)"
+
+
+def verb_of(tally: HopTally) -> str:
+    """What became of the requests that failed, in the words of a sentence."""
+    main = tally.main_failure
+    if main is None:
+        return "were answered"
+    return _VERBS.get(main, "were answered with an error")
+
+
+def _sound(tallies: Sequence[HopTally]) -> str:
+    asked = sum(each.all.asked for each in tallies)
+    gaps = sorted({gap for each in tallies for gap, _ in (*each.kept_by_gap, *each.fresh_by_gap)})
+    on = " on reused and fresh connections" if any(each.kept_by_gap for each in tallies) else ""
+    after = f", after gaps of up to {gaps[-1]:g} s" if gaps and gaps[-1] > 0 else ""
+    return f"Every hop answers: {asked} of {asked} requests were answered rightly{on}{after}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

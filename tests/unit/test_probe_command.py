@@ -1,0 +1,180 @@
+"""`dsv4ctl probe` against real proxies before a server that answers rightly: whom it names, and its exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dsv4ctl.app import app
+from tests.engine import DSV4CTL, free_ports
+from tests.misbehaving_proxy import Mode, misbehaving_proxy
+from tests.recall_server import Recall, recall_server
+
+IDLE_S = 0.3
+ROUNDS = ("--rounds", "5", "--gaps", f"0,0.05,{IDLE_S * 1.5}")
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("DSV4CTL_PROFILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def server() -> Iterator[Recall]:
+    with recall_server() as started:
+        yield started
+
+
+def probe(*words: str, hang_after: str = "1.5") -> Result:
+    return CliRunner().invoke(app, ["probe", "--model", "m", "--hang-after", hang_after, *words])
+
+
+def document(done: Result) -> Any:
+    body = json.loads(done.stdout)
+    assert body["command"] == "probe"
+    return body
+
+
+def test_an_honest_path_is_sound(server: Recall) -> None:
+    with misbehaving_proxy(server.port) as proxy:
+        done = probe("--via", proxy.url, "--via", server.url, *ROUNDS)
+    assert done.exit_code == 0, done.output
+    *_, sentence = done.stdout.strip().splitlines()
+    assert sentence.startswith("Every hop answers: 24 of 24 requests were answered rightly on reused and fresh")
+
+
+@pytest.mark.parametrize("mode", [Mode.STALL_REUSED, Mode.FORGET_IDLE, Mode.CLOSE_ON_ARRIVAL, Mode.RESET_REUSED])
+def test_a_proxy_that_breaks_kept_connections_is_named(server: Recall, mode: Mode) -> None:
+    with misbehaving_proxy(server.port, mode, idle_s=IDLE_S) as proxy, misbehaving_proxy(proxy.port) as outer:
+        done = probe("--via", outer.url, "--via", proxy.url, "--via", server.url, *ROUNDS, "-o", "json")
+        body = document(done)
+    assert done.exit_code == 1, done.output
+    verdict = body["result"]["verdict"]
+    assert verdict["hops"] == [proxy.url]
+    assert (verdict["manner"], verdict["cleared"]) == ("fails on reused connections only", True)
+    assert verdict["sentence"].startswith(f"The engine is not at fault: {server.url} answered")
+    assert [finding["code"] for finding in body["findings"]] == ["HOP_BREAKS_KEEPALIVE"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "code"),
+    [
+        (Mode.STALL, "PROBE_HANGS"),
+        (Mode.COMMENTS, "PROBE_HANGS"),
+        (Mode.RESET, "PROBE_CUT_OFF"),
+        (Mode.CUT, "PROBE_CUT_OFF"),
+    ],
+)
+def test_a_proxy_that_always_fails_is_named_by_the_single_generations(server: Recall, mode: Mode, code: str) -> None:
+    with misbehaving_proxy(server.port, mode, cut_after=300) as proxy:
+        done = probe("--via", proxy.url, "--via", server.url, "-o", "json")
+    assert done.exit_code == 1, done.output
+    body = document(done)
+    assert body["result"]["verdict"]["hops"] == [proxy.url]
+    assert body["result"]["verdict"]["cleared"]
+    assert [finding["code"] for finding in body["findings"]] == [code]
+
+
+def test_a_server_that_closes_idle_connections_with_notice_is_not_at_fault(server: Recall) -> None:
+    with misbehaving_proxy(server.port, Mode.CLOSE_IDLE, idle_s=IDLE_S) as proxy:
+        done = probe("--via", proxy.url, "--via", server.url, *ROUNDS)
+    assert done.exit_code == 0, done.output
+    assert f"{proxy.url} closes idle connections after 0.3 s, with notice" in done.stdout
+
+
+def test_what_is_behind_a_proxy_is_named_when_it_is_at_fault(server: Recall) -> None:
+    server.spoil = lambda _: "zzzz-0000"
+    with misbehaving_proxy(server.port) as proxy:
+        done = probe("--via", proxy.url, "--via", server.url, "-o", "json")
+    body = document(done)
+    assert done.exit_code == 1
+    assert body["result"]["verdict"]["hops"] == [server.url]
+    assert not body["result"]["verdict"]["cleared"]
+    assert {finding["code"] for finding in body["findings"]} == {"PROBE_WRONG_ANSWER"}
+
+
+def test_one_failure_that_does_not_come_again_is_inconclusive(server: Recall) -> None:
+    answers = iter(["zzzz", *[None] * 99])
+
+    def once(text: str) -> str:
+        server.reason = "abort" if next(answers) else "stop"
+        return text
+
+    server.spoil = once
+    done = probe("--via", server.url, "-o", "json")
+    assert done.exit_code == 5, done.output
+    assert [finding["code"] for finding in document(done)["findings"]] == ["PROBE_INCONCLUSIVE"]
+
+
+def test_a_hop_that_cannot_be_looked_at_is_told_from_one_that_fails(server: Recall) -> None:
+    done = probe("--via", "http://no-such-host.invalid:1", "--via", server.url, "--yes", "-o", "json")
+    assert done.exit_code == 4, done.output
+    assert [finding["code"] for finding in document(done)["findings"]] == ["HOP_UNSEEN"]
+    refused = probe("--via", f"http://127.0.0.1:{free_ports(1)[0]}", "--via", server.url, "-o", "json")
+    assert refused.exit_code == 1
+    assert [finding["code"] for finding in document(refused)["findings"]] == ["PROBE_ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ((), 3),
+        (("--via", "ftp://x"), 2),
+        (("--via", "http://u:p@x"), 2),
+        (("--via", "http://x", "--gaps", "soon"), 2),
+        (("--via", "http://x", "--request", "{"), 2),
+        (("--via", "http://x", "--api-key-file", "/nowhere"), 2),
+        (("--via", "http://no-such-host.invalid", "--rounds", "30"), 6),
+    ],
+)
+def test_what_is_refused_beforehand(words: tuple[str, ...], code: int) -> None:
+    done = probe(*words)
+    assert done.exit_code == code, done.output
+
+
+def test_without_a_stack_the_model_must_be_named(server: Recall) -> None:
+    done = CliRunner().invoke(app, ["probe", "--via", server.url])
+    assert done.exit_code == 2
+    assert "--model" in done.stderr
+
+
+def test_a_key_is_sent_and_not_shown(server: Recall, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("s3cret-key\n")
+    done = probe("--via", server.url, "--api-key-file", str(key), "--request", '{"seed": 7}', "-o", "jsonl")
+    assert done.exit_code == 0, done.output
+    assert "s3cret" not in done.output
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer s3cret-key"}
+    assert {body["seed"] for body in server.bodies} == {7}
+    *events, last = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["event"]["exchange"]["reply"]["outcome"] for event in events] == ["right", "right"]
+    assert last["result"]["verdict"]["kind"] == "every hop answers"
+
+
+def test_an_interrupted_probe_shows_what_it_found(server: Recall) -> None:
+    with misbehaving_proxy(server.port, Mode.STALL_REUSED) as proxy:
+        words = ["--model", "m", "--via", proxy.url, "--via", server.url, "--rounds", "4", "--gaps", "30"]
+        process = subprocess.Popen(
+            [DSV4CTL, "probe", *words, "-o", "jsonl"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
+        )
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(6)]
+        assert all(b'"exchange"' in line for line in lines)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        rest, said = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert time.monotonic() - began < 5
+    last = json.loads(rest.splitlines()[-1])
+    assert last["result"]["interrupted"] is True
+    assert len(last["result"]["exchanges"]) >= 6
