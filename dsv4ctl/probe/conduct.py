@@ -22,6 +22,7 @@ CLEARING = 4
 """Conversations of two rounds with a hop that lies behind one that fails, to see whether it fails alike."""
 
 _LOOK_EVERY_S = 0.05
+_SMALL, _LARGE = 1, 2
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def most_requests(questions: Questions, walked: int, conversed: int) -> int:
     """The most generations that a probe can come to: every failure is asked again, up to a limit."""
     walk = walked * 2 * 2 * 2
     rounds = conversed * 2 * questions.concurrency * questions.rounds
-    again = conversed * (2 * (ENOUGH_FAILURES + questions.concurrency) * 2 + 2 * CLEARING) if questions.rounds else 0
+    again = conversed * (2 * (ENOUGH_FAILURES + questions.concurrency) * 2 + 4 * CLEARING) if questions.rounds else 0
     return walk + rounds + again
 
 
@@ -102,29 +103,48 @@ class Conduct:
         """A small and a large generation at every hop, from the engine outwards; each that fails once more.
 
         Where a hop fails, those behind it are asked again: whether they still answer is what the verdict hangs on.
+        Before one that always fails, a hop can only show that it suffers from it, and one question is enough for that.
+
+        Raises:
+            Interrupted: the person wants to end; what was asked is in the record.
         """
         for hop in sorted(hops, key=lambda hop: -hop.depth):
-            before = len(self._failed(hop))
+            behind = [other for other in hops if other.depth > hop.depth]
+            if any(self._manner(other) is Manner.ALWAYS for other in behind):
+                self._single(hop, _SMALL)
+                continue
             self._walk(hop)
-            if len(self._failed(hop)) > before:
-                behind = [other for other in hops if other.depth == hop.depth + 1]
+            if self._failed(hop):
                 for other in behind:
-                    if self._manner(other) is Manner.ANSWERS:
+                    if other.depth == hop.depth + 1 and self._manner(other) is Manner.ANSWERS:
                         self._walk(other)
 
     def _walk(self, hop: Hop) -> None:
-        for number, characters in enumerate((self._questions.small, self._questions.large), 1):
-            for again in (False, True):
-                question = Conversation(self._rng, grow=characters, limit=characters).ask()
-                caller = self._caller_of(hop)
-                try:
-                    exchange = self._ask(
-                        hop, caller, question, _Place("walk", 0, kept=False, round=number), again=again
-                    )
-                finally:
-                    caller.close()
-                if not exchange.failed:
-                    break
+        first = self._single(hop, _SMALL)
+        if not first.seen:
+            return
+        if not first.failed:
+            if self._single(hop, _LARGE).failed:
+                self._single(hop, _LARGE, again=True)
+            return
+        # Each may take the whole patience, so the rest goes out at once.
+        with ThreadPoolExecutor(3) as pool:
+            rest = [
+                pool.submit(self._single, hop, _SMALL, again=True),
+                pool.submit(self._single, hop, _LARGE),
+                pool.submit(self._single, hop, _LARGE, again=True),
+            ]
+        for future in rest:
+            future.result()
+
+    def _single(self, hop: Hop, number: int, *, again: bool = False) -> Exchange:
+        characters = self._questions.small if number == _SMALL else self._questions.large
+        question = Conversation(self._rng, grow=characters, limit=characters).ask()
+        caller = self._caller_of(hop)
+        try:
+            return self._ask(hop, caller, question, _Place("walk", 0, kept=False, round=number), again=again)
+        finally:
+            caller.close()
 
     def converse(self, hops: Iterable[Hop]) -> None:
         """Conversations with these hops, on kept and on fresh connections side by side.

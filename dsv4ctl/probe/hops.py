@@ -34,12 +34,15 @@ class Place:
 class Hop:
     """One hop: a server that is asked as a client asks, or prefill and decode, asked by halves as the router does.
 
-    `depth` counts from the client; pairs of one stack share it, for none lies behind another.
+    Attributes:
+        depth: counted from the client; pairs of one stack share it, for none lies behind another.
+        engine: whether it is known to be the engine itself, with nothing behind it.
     """
 
     depth: int
     server: Place
     prefill: Place | None = None
+    engine: bool = False
 
     @property
     def name(self) -> str:
@@ -62,7 +65,7 @@ def via_hops(urls: Sequence[str]) -> tuple[Hop, ...]:
     for depth, url in enumerate(urls):
         first, plus, second = url.partition("+http")
         if plus:
-            hops.append(Hop(depth, _via(f"http{second}"), _via(first, prefill=True)))
+            hops.append(Hop(depth, _via(f"http{second}"), _via(first, prefill=True), engine=True))
         else:
             hops.append(Hop(depth, _via(url)))
     names = [hop.name for hop in hops]
@@ -96,8 +99,8 @@ def stack_hops(records: Sequence[tuple[str, "StackRecord"]], depth: int) -> tupl
     behind = depth + bool(routers)
     return (
         *(Hop(depth, router) for router in routers),
-        *(Hop(behind, decode, prefill) for prefill in prefills for decode in decodes),
-        *(Hop(behind, server) for server in servers),
+        *(Hop(behind, decode, prefill, engine=True) for prefill in prefills for decode in decodes),
+        *(Hop(behind, server, engine=True) for server in servers),
     )
 
 
@@ -172,9 +175,13 @@ class Caller:
             half.join()
         if half.reply is None:
             raise half.error or AssertionError("prefill's half ended without a word")
+        other = half.reply.detail or half.reply.outcome.value
         if reply.outcome is Outcome.RIGHT and half.reply.outcome.failed:
-            detail = f"decode answered rightly, and prefill: {half.reply.detail or half.reply.outcome}"
+            detail = f"decode answered rightly, and prefill did not: {other}"
             reply = replace(reply, outcome=half.reply.outcome, detail=detail)
+        elif reply.outcome.failed:
+            theirs = "its half was answered" if half.reply.outcome is Outcome.RIGHT else other
+            reply = replace(reply, detail=f"decode: {reply.detail}; prefill: {theirs}")
         return Answered(reply, half.reply)
 
 

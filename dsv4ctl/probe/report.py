@@ -1,6 +1,7 @@
 """What a person reads: the tables, and the findings."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from dsv4ctl.console import Column
@@ -76,6 +77,15 @@ def round_rows(hops: Sequence[Hop], tallies: Mapping[str, HopTally], exchanges: 
     return rows
 
 
+def habit_of(tally: HopTally) -> str | None:
+    """What a hop does with connections that lie idle, if it is seen to end them; that is no fault."""
+    if tally.idle_close_s is not None:
+        return f"{tally.hop} closes idle connections after {tally.idle_close_s:.1f} s, with notice"
+    if tally.kept_by_gap and not tally.reused.asked:
+        return f"{tally.hop} closes the connection after every answer, so none could be used again"
+    return None
+
+
 def seconds(value: float | None) -> str:
     """A time, short; `-` for one that did not come."""
     if value is None:
@@ -105,14 +115,14 @@ def peer_words(peer: Peer) -> str:
 
 def findings_of(tallies: Iterable[HopTally], exchanges: Sequence[Exchange], verdict: Verdict) -> tuple[Finding, ...]:
     """What is wrong with each hop, the verdict's hop first."""
-    found = [finding for each in tallies if (finding := _finding(each, exchanges)) is not None]
+    found = [finding for each in tallies if (finding := _finding(each, exchanges, verdict)) is not None]
     found.sort(key=lambda finding: finding.evidence.get("hop") not in verdict.hops)
     if verdict.kind is Kind.INCONCLUSIVE:
         found.append(_inconclusive(verdict))
     return tuple(found)
 
 
-def _finding(tally: HopTally, exchanges: Sequence[Exchange]) -> Finding | None:
+def _finding(tally: HopTally, exchanges: Sequence[Exchange], verdict: Verdict) -> Finding | None:
     unseen = next((e for e in exchanges if e.hop == tally.hop and not e.seen), None)
     if tally.manner is Manner.UNSEEN and unseen is not None:
         message = f"{tally.hop} could not be looked at: {unseen.reply.detail}"
@@ -134,7 +144,10 @@ def _finding(tally: HopTally, exchanges: Sequence[Exchange]) -> Finding | None:
         "outcome": first.reply.outcome.value,
         "peer": first.reply.peer.act.value,
     }
-    return _broken(tally, first, evidence)
+    finding = _broken(tally, first, evidence)
+    if verdict.kind is Kind.FAULT and tally.hop not in verdict.hops:
+        return replace(finding, remedy="see to the hop behind it first: this one may only pass its failure on")
+    return finding
 
 
 def _broken(tally: HopTally, first: Exchange, evidence: Mapping[str, Evidence]) -> Finding:

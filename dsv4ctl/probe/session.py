@@ -16,7 +16,7 @@ from dsv4ctl.hosts.connect import LOCAL, open_host
 from dsv4ctl.probe.conduct import Conduct, Questions, Record, most_requests
 from dsv4ctl.probe.hops import Caller, Hop, Place, covering, headers_of, on_cpu, stack_hops, via_hops
 from dsv4ctl.probe.link import Endpoint
-from dsv4ctl.probe.report import ROUND_COLUMNS, WALK_COLUMNS, findings_of, round_rows, walk_rows
+from dsv4ctl.probe.report import ROUND_COLUMNS, WALK_COLUMNS, findings_of, habit_of, round_rows, walk_rows
 from dsv4ctl.probe.tally import HopTally, tally
 from dsv4ctl.probe.verdict import Kind, Verdict, judge
 from dsv4ctl.probe.view import ProbeView
@@ -226,11 +226,10 @@ def _diallers(path: _Path, interrupts: Interrupts) -> Iterator[Callable[[Place],
 
 def _workers(path: _Path, tallies: Mapping[str, HopTally]) -> dict[str, str]:
     """What the schedulers of engines say whose requests failed."""
-    deepest = max(hop.depth for hop in path.hops)
     return {
         hop.name: worker_words(hop, lambda host, s: path.hosts[host].http(timeout_s=s), _WORKER_WITHIN_S)
         for hop in path.hops
-        if hop.depth == deepest and hop.prefill is not None and tallies[hop.name].manner.broken
+        if hop.engine and tallies[hop.name].manner.broken
     }
 
 
@@ -252,8 +251,8 @@ def _report(
             console.data("")
             console.table(ROUND_COLUMNS, talked)
             for each in tallies.values():
-                if each.idle_close_s is not None:
-                    console.data(f"{each.hop} closes idle connections after {each.idle_close_s:.1f} s, with notice")
+                if habit := habit_of(each):
+                    console.data(habit)
         console.data("")
         console.data(verdict.sentence)
     for finding in findings_of(tallies.values(), exchanges, verdict):

@@ -61,7 +61,8 @@ def judge(hops: Sequence[Hop], tallies: Mapping[str, HopTally], workers: Mapping
         unseen += [each.hop for each in here if each.manner is Manner.UNSEEN]
         broken = [each for each in here if each.manner.broken]
         if broken:
-            return _fault(broken, here, inner, workers)
+            engine = any(hop.engine for hop in asked if hop.name == broken[0].hop)
+            return _fault(broken, here, inner, workers, engine=engine)
         once += [each for each in here if each.manner is Manner.ONCE]
     if once:
         return _once(once)
@@ -74,17 +75,22 @@ def judge(hops: Sequence[Hop], tallies: Mapping[str, HopTally], workers: Mapping
 
 
 def _fault(
-    broken: Sequence[HopTally], here: Sequence[HopTally], inner: Sequence[HopTally], workers: Mapping[str, str]
+    broken: Sequence[HopTally],
+    here: Sequence[HopTally],
+    inner: Sequence[HopTally],
+    workers: Mapping[str, str],
+    *,
+    engine: bool,
 ) -> Verdict:
     names = tuple(each.hop for each in broken)
     worst = broken[0]
     known = [workers[name] for name in names if name in workers]
     aside = f" ({'; '.join(dict.fromkeys(known))})" if known else ""
     if not inner:
-        engine = "The engine is at fault" if "+" in worst.hop else f"The fault is at {worst.hop} or behind it"
+        whose = "The engine is at fault" if engine else f"The fault is at {worst.hop} or behind it"
         beside = [each.hop for each in here if each.manner is Manner.ANSWERS]
         others = f"; {_listed(beside)} answered" if beside else ""
-        text = f"{engine}: asked directly, {_how_all(broken)}{others}{aside}."
+        text = f"{whose}: asked directly, {_how_all(broken)}{others}{aside}."
         return Verdict(Kind.FAULT, names, worst.manner, False, text)
     seen = [each for each in inner if each.manner is not Manner.UNSEEN]
     same = [alike(each, worst) for each in seen]

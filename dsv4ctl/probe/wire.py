@@ -186,8 +186,8 @@ def _refused(error: BaseException) -> bool:
         return False
     if any(isinstance(cause, ConnectionRefusedError | ConnectionResetError | ssl.SSLError) for cause in causes):
         return True
-    # sshd says in words that the host's own connection failed.
-    return any("refused" in str(cause).lower() for cause in causes)
+    # Of a connection that the host itself made, sshd says no more than this.
+    return any("Connect failed" in str(cause) for cause in causes)
 
 
 def _reason(error: BaseException) -> str:

@@ -20,7 +20,7 @@ PROXY, ROUTER, PAIR = "http://proxy:1", "router", "prefill-0+decode-0"
 HOPS = (
     Hop(0, Place(PROXY, PROXY, "local")),
     Hop(1, Place("router", "http://127.0.0.1:1", "box")),
-    Hop(2, Place("decode-0", "http://127.0.0.1:2", "box"), Place("prefill-0", "http://127.0.0.1:3", "box", 8998)),
+    Hop(2, Place("decode-0", "http://127.0.0.1:2", "box"), Place("prefill-0", "http://127.0.0.1:3", "box", 8998), True),
 )
 
 
