@@ -7,7 +7,6 @@ do with probability (1 - exp(-rho))^k. Rho is not known, but what was seen befor
 """
 
 import math
-from itertools import pairwise
 
 FALSE_ALARM = 1e-6
 """The chance at which a verdict from counts says `pinned`: that flow alone looks so from one moment on.
@@ -53,17 +52,3 @@ def chance_of_shift(later: int, earlier: int) -> float:
     extreme case of the rank-sum test (Wilcoxon, 1945), which knows nothing of the distribution.
     """
     return 1 / math.comb(later + earlier, later)
-
-
-def independent(moments: list[float], gap_s: float) -> list[int]:
-    """The indices of those moments that are at least `gap_s` after the one taken before, beginning with the first."""
-    taken: list[int] = []
-    for index, moment in enumerate(moments):
-        if not taken or moment - moments[taken[-1]] >= gap_s:
-            taken.append(index)
-    return taken
-
-
-def longest_gap(moments: list[float]) -> float:
-    """The longest time between two moments that follow one another; 0 for fewer than two."""
-    return max((later - earlier for earlier, later in pairwise(moments)), default=0.0)

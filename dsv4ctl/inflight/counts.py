@@ -5,23 +5,22 @@ have let it be zero by now; the rest is what other figures of the engine say bes
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dsv4ctl.inflight.chance import chance_of_run, chance_of_shift, independent
+from dsv4ctl.inflight.chance import SUSPICION, chance_of_run, chance_of_shift
 from dsv4ctl.inflight.sample import Decode
 
-# Looks older than this say little about the load of now.
-_REMEMBERED_S = 3600.0
-_REMEMBERED = 4_000
-# Two looks this many mean stays apart have next to nothing in common: at most the requests that stay for longer.
-_STAYS_APART = 4.0
-# From fewer requests the mean stay is a guess.
-_STAYS_COUNTED = 10
 # Three looks in a row at which decode expects nothing while prefill has something for it: a request that has just
 # arrived is seen so for the milliseconds between two polls.
 _ORPHAN_LOOKS = 3
-_FLOOR_WINDOWS = 40
+# Two looks this many mean stays apart have little in common: at most the requests that stay for much longer.
+_STAYS_APART = 4.0
+# From fewer requests the mean stay is a guess.
+_STAYS_COUNTED = 10
+# So many times as long as any time before that the queue was occupied.
+_UNHEARD_OF = 2.0
+_WINDOWS = 40
+_SPANS = 20
 
 
 @dataclass(frozen=True)
@@ -49,143 +48,192 @@ class Clue:
 
 
 @dataclass
+class _Stretch:
+    """Looks in a row that have something in common: since when, how many, and the least count in them."""
+
+    since_s: float
+    least: int
+    looks: int = 1
+    last_s: float = 0.0
+
+    def add(self, look: Look) -> None:
+        self.least = min(self.least, look.count)
+        self.looks += 1
+        self.last_s = look.at_s
+
+    @property
+    def for_s(self) -> float:
+        return self.last_s - self.since_s if self.looks > 1 else 0.0
+
+
+@dataclass
 class CountHistory:
     """The looks at one queue. `refresh_s`: two looks closer than this may be of one writing."""
 
     refresh_s: float
-    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    _spans: list[float] = field(default_factory=list)
+    last: Look | None = None
+    _first: Look | None = None
+    _run: _Stretch | None = None
+    _still: _Stretch | None = None
+    _alone: _Stretch | None = None
+    _looks: int = 0
+    _occupied: int = 0
+    _counts: int = 0
+    _spans: deque[float] = field(default_factory=lambda: deque(maxlen=_SPANS))
+    _longest_s: float = 0.0
+    _floors: "_Floors | None" = None
 
     def add(self, look: Look) -> None:
         """One more look, later than the others."""
-        before = self.looks[-1] if self.looks else None
-        if before is not None and before.count and not look.count:
-            self._spans.append(look.at_s - self._run()[0].at_s)
-        self.looks.append(look)
-        while self.looks[-1].at_s - self.looks[0].at_s > _REMEMBERED_S:
-            self.looks.popleft()
+        before, self.last = self.last, look
+        self._first = self._first or look
+        self._counts += look.count
+        if self._floors is None:
+            self._floors = _Floors(self._window_s())
+        self._floors.add(look.at_s, look.count, self._window_s())
+        if not look.count:
+            self._end_run()
+            self._looks += 1
+            return
+        self._run = _longer(self._run, look, goes_on=True)
+        same_left = before is not None and look.left is not None and look.left == before.left
+        self._still = _longer(self._still, look, goes_on=same_left) if look.left is not None else None
+        is_alone = look.decode is not None and not look.decode.expecting and look.decode.silent_s <= self.refresh_s + 2
+        self._alone = _longer(self._alone, look, goes_on=True) if is_alone else None
 
-    def forget(self) -> None:
-        """The engine was started anew: what was seen before says nothing about it."""
-        self.looks.clear()
-        self._spans.clear()
+    def _end_run(self) -> None:
+        """What the run found becomes part of what was seen before."""
+        if self._run is not None:
+            self._spans.append(self._run.for_s)
+            self._longest_s = max(self._longest_s, self._run.for_s)
+            self._looks += self._run.looks
+            self._occupied += self._run.looks
+        self._run = self._still = self._alone = None
 
     def clues(self) -> list[Clue]:
         """What speaks for a pin at the last look; nothing when that found none."""
-        run = self._run()
-        if not run:
+        if self._run is None or self.last is None:
             return []
-        found = [self._nothing_leaves(run), self._orphan(run), self._decode_silent(run), self._never_zero(run)]
+        found = [self._nothing_leaves(), self._orphan(), self._decode_silent(self.last), self._never_zero(self._run)]
         return [clue for clue in (*found, self._floor_shift()) if clue is not None]
 
-    def _run(self) -> list[Look]:
-        """The last looks in a row that found something."""
-        run: list[Look] = []
-        for look in reversed(self.looks):
-            if not look.count:
-                break
-            run.append(look)
-        return run[::-1]
-
-    def _nothing_leaves(self, run: Sequence[Look]) -> Clue | None:
+    def _nothing_leaves(self) -> Clue | None:
         """While nothing leaves a queue that holds something, what is in it stays in it."""
-        now = run[-1]
-        if now.left is None:
+        if self._still is None or not self._still.for_s:
             return None
-        since = now
-        for look in reversed(run):
-            if look.left is None or look.left != now.left:
-                break
-            since = look
-        held_s = now.at_s - since.at_s
-        least = min(look.count for look in run if look.at_s >= since.at_s)
-        words = f"nothing has left the queue for {held_s:.0f} s, by the engine's counters"
-        return Clue(words, least, held_s, certain=True) if held_s > 0 else None
+        words = f"nothing has left the queue for {self._still.for_s:.0f} s, by the engine's counters"
+        return Clue(words, self._still.least, self._still.for_s, certain=True)
 
-    def _orphan(self, run: Sequence[Look]) -> Clue | None:
+    def _orphan(self) -> Clue | None:
         """What is inflight on prefill is expected on decode, and decode expects nothing."""
-        alone: list[Look] = []
-        for look in reversed(run):
-            if look.decode is None or look.decode.expecting or look.decode.silent_s > self.refresh_s + 2.0:
-                break
-            alone.append(look)
-        if len(alone) < _ORPHAN_LOOKS:
+        if self._alone is None or self._alone.looks < _ORPHAN_LOOKS:
             return None
-        held_s = alone[0].at_s - alone[-1].at_s
-        least = min(look.count for look in alone)
-        words = f"decode has expected no KV at {len(alone)} looks in a row, over {held_s:.0f} s"
-        return Clue(words, least, held_s, certain=True)
+        words = f"decode has expected no KV at {self._alone.looks} looks in a row, over {self._alone.for_s:.0f} s"
+        return Clue(words, self._alone.least, self._alone.for_s, certain=True)
 
-    def _decode_silent(self, run: Sequence[Look]) -> Clue | None:
+    def _decode_silent(self, last: Look) -> Clue | None:
         """A decode whose scheduler stands still takes no KV: what waits for it is stuck."""
-        decode = run[-1].decode
-        if decode is None or not decode.silent_s:
+        if last.decode is None or not last.decode.silent_s or self._run is None:
             return None
-        waiting = [look for look in run if look.at_s >= run[-1].at_s - decode.silent_s]
-        held_s = min(decode.silent_s, run[-1].at_s - waiting[0].at_s)
-        words = f"decode's scheduler has published nothing for {decode.silent_s:.0f} s"
-        return Clue(words, min(look.count for look in waiting), held_s, certain=True) if held_s > 0 else None
+        held_s = min(last.decode.silent_s, self._run.for_s)
+        words = f"decode's scheduler has published nothing for {last.decode.silent_s:.0f} s"
+        return Clue(words, self._run.least, held_s, certain=True) if held_s > 0 else None
 
-    def _never_zero(self, run: Sequence[Look]) -> Clue | None:
+    def _never_zero(self, run: _Stretch) -> Clue | None:
         """The count has not been zero for so many independent looks that flow would hardly do it."""
         gap_s = self._gap_s()
-        before = [look for look in self.looks if look.at_s < run[0].at_s]
-        earlier = [before[index] for index in independent([look.at_s for look in before], gap_s)]
-        looks = len(independent([look.at_s for look in run], gap_s))
-        occupied = sum(1 for look in earlier if look.count)
-        chance = chance_of_run(looks, occupied=occupied, empty=len(earlier) - occupied)
-        held_s = run[-1].at_s - run[0].at_s
+        before_s = run.since_s - self._first.at_s if self._first is not None else 0.0
+        earlier = min(self._looks, int(before_s / gap_s))
+        occupied = round(earlier * self._occupied / self._looks) if self._looks else 0
+        looks = min(run.looks, 1 + int(run.for_s / gap_s))
+        chance = chance_of_run(looks, occupied=occupied, empty=earlier - occupied)
+        if run.for_s < _UNHEARD_OF * self._longest_s:
+            # Where few requests stay very long the looks are not as independent as the mean stay has them.
+            chance = max(chance, SUSPICION)
         words = (
-            f"never zero at {looks} looks {gap_s:.1f} s apart, over {held_s:.0f} s; before, {occupied} of "
-            f"{len(earlier)} such looks found something: by chance {chance:.1g}"
+            f"never zero at {looks} looks {gap_s:.1f} s apart, over {run.for_s:.0f} s; before, {occupied} of {earlier} "
+            f"such looks found something: by chance {chance:.1g}"
         )
-        return Clue(words, 1, held_s, certain=False, chance=chance)
+        return Clue(words, 1, run.for_s, certain=False, chance=chance)
 
     def _gap_s(self) -> float:
         """How far apart looks must be to be independent: several mean stays, by Little's law from what has left.
 
         Where that is not known, the longest time that the queue was ever occupied, which is longer than any stay in it.
         """
-        known = [look for look in self.looks if look.left is not None]
-        if len(known) > 1:
-            first, last = known[0], known[-1]
-            gone = (last.left or 0.0) - (first.left or 0.0)
-            if gone >= _STAYS_COUNTED:
-                mean = sum(look.count for look in known) / len(known)
-                return max(self.refresh_s, _STAYS_APART * mean * (last.at_s - first.at_s) / gone)
-        return max([self.refresh_s, *self._spans])
-
-    def _floor_shift(self) -> Clue | None:
-        """The least count of each window has risen for good: a pinned request adds one to all of them."""
-        floors = self._floors()
-        best: Clue | None = None
-        for later in range(1, len(floors) // 2 + 1):
-            earlier, shifted = floors[:-later], floors[-later:]
-            rise = min(floor for _, floor in shifted) - max(floor for _, floor in earlier)
-            if rise < 1:
-                continue
-            # Where the windows are cut was looked for among this many.
-            chance = min(1.0, chance_of_shift(later, len(earlier)) * (len(floors) // 2))
-            held_s = self.looks[-1].at_s - shifted[0][0]
-            words = (
-                f"the least count of a window rose by {rise} and stays there for {held_s:.0f} s: by chance {chance:.1g}"
-            )
-            if best is None or chance < best.chance:
-                best = Clue(words, rise, held_s, certain=False, chance=chance)
-        return best
-
-    def _floors(self) -> list[tuple[float, int]]:
-        """When each of the last windows began, and the least count in it."""
-        window_s = self._window_s()
-        last = self.looks[-1].at_s
-        windows: dict[int, list[Look]] = {}
-        for look in self.looks:
-            windows.setdefault(int((last - look.at_s) // window_s), []).append(look)
-        newest_first: Mapping[int, list[Look]] = {
-            number: looks for number, looks in sorted(windows.items()) if number < _FLOOR_WINDOWS and len(looks) > 1
-        }
-        return [(looks[0].at_s, min(look.count for look in looks)) for looks in newest_first.values()][::-1]
+        if self._first is not None and self.last is not None:
+            gone = (self.last.left or 0.0) - (self._first.left or 0.0)
+            seen = self._looks + (self._run.looks if self._run is not None else 0)
+            if gone >= _STAYS_COUNTED and seen:
+                stay_s = self._counts / seen * (self.last.at_s - self._first.at_s) / gone
+                return max(self.refresh_s, _STAYS_APART * stay_s)
+        return max(self.refresh_s, self._longest_s)
 
     def _window_s(self) -> float:
         """A window holds many looks and several of the spans seen."""
-        return max(20 * self.refresh_s, 10.0, *(4 * span for span in self._spans[-20:]))
+        return max(20 * self.refresh_s, 10.0, *(4 * span for span in self._spans)) if self._spans else 10.0
+
+    def _floor_shift(self) -> Clue | None:
+        """The least count of each window has risen for good: a pinned request adds one to all of them."""
+        if self._floors is None or self.last is None:
+            return None
+        found = self._floors.shift()
+        if found is None:
+            return None
+        rise, since_s, chance = found
+        held_s = self.last.at_s - since_s
+        words = f"the least count of a window rose by {rise}, {held_s:.0f} s ago, for good: by chance {chance:.1g}"
+        return Clue(words, rise, held_s, certain=False, chance=chance)
+
+
+def _longer(stretch: _Stretch | None, look: Look, *, goes_on: bool) -> _Stretch:
+    if stretch is None or not goes_on:
+        return _Stretch(look.at_s, look.count, last_s=look.at_s)
+    stretch.add(look)
+    return stretch
+
+
+class _Floors:
+    """The least count of each of the last windows, all of one length; they begin anew when that has to be another."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._whole: deque[tuple[float, int]] = deque(maxlen=_WINDOWS)
+        self._open: _Stretch | None = None
+        self._found: tuple[int, float, float] | None = None
+
+    def add(self, at_s: float, count: int, window_s: float) -> None:
+        """One more look; windows must be `window_s` long now, or may be up to twice as long."""
+        if window_s > self._window_s or window_s < self._window_s / 2:
+            self._window_s, self._open, self._found = window_s, None, None
+            self._whole.clear()
+        if self._open is None:
+            self._open = _Stretch(at_s, count)
+        elif at_s - self._open.since_s >= self._window_s:
+            self._whole.append((self._open.since_s, self._open.least))
+            self._open = _Stretch(at_s, count)
+            self._found = self._look()
+        else:
+            self._open.least = min(self._open.least, count)
+
+    def shift(self) -> tuple[int, float, float] | None:
+        """(by how much, since when, by which chance) the floor has risen; None when it has not, or falls again."""
+        if self._found is not None and self._open is not None and self._open.least < self._least_after(self._found[1]):
+            return None
+        return self._found
+
+    def _least_after(self, since_s: float) -> int:
+        return min(floor for began_s, floor in self._whole if began_s >= since_s)
+
+    def _look(self) -> tuple[int, float, float] | None:
+        floors = list(self._whole)
+        best: tuple[int, float, float] | None = None
+        cuts = len(floors) // 2
+        for later in range(1, cuts + 1):
+            earlier, shifted = floors[:-later], floors[-later:]
+            rise = min(floor for _, floor in shifted) - max(floor for _, floor in earlier)
+            # Where to cut was looked for among this many places.
+            chance = min(1.0, chance_of_shift(later, len(earlier)) * cuts)
+            if rise >= 1 and (best is None or chance < best[2]):
+                best = (rise, shifted[0][0], chance)
+        return best

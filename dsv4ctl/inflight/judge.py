@@ -153,7 +153,7 @@ class _QueueJudge:
     def _by_counts(self, sample: Sample, queue: Queue, *, moved: bool) -> Verdict:
         history = self.histories.setdefault(queue.source, CountHistory(REFRESH_S[queue.source]))
         written_s = sample.at_s - (queue.written_age_s or 0.0)
-        if not history.looks or written_s - history.looks[-1].at_s >= REFRESH_S[queue.source]:
+        if history.last is None or written_s - history.last.at_s >= REFRESH_S[queue.source]:
             history.add(Look(written_s, queue.count, self.left, sample.decode))
         if not queue.count:
             words = "requests have left since the last sample" if moved else "nothing is inflight"
@@ -172,7 +172,10 @@ class _QueueJudge:
         return self._say(sample, queue, "flowing", "unsure", f"{queue.count} inflight, and nothing speaks for a pin")
 
     def _is_pin(self, clue: Clue) -> bool:
-        return clue.for_s >= self.limits.pin_after_s and (clue.certain or clue.chance <= FALSE_ALARM)
+        if clue.certain:
+            return clue.for_s >= self.limits.pin_after_s
+        # One request that takes its time makes a run as long as itself, whatever the odds of many short ones.
+        return clue.for_s >= 2 * self.limits.pin_after_s and clue.chance <= FALSE_ALARM
 
     def _is_suspect(self, clue: Clue) -> bool:
         return clue.for_s >= self.limits.suspect_s(None) and (clue.certain or clue.chance <= SUSPICION)
@@ -202,7 +205,7 @@ class _QueueJudge:
             return self._say(sample, queue, state, "unsure", f"0 inflight by the {queue.source}", doubt)
         if moved:
             return self._say(sample, queue, "flowing", "unsure", "requests leave the queue", doubt)
-        since_s = sample.at_s - (self.occupied_since_s or sample.at_s)
+        since_s = sample.at_s - (sample.at_s if self.occupied_since_s is None else self.occupied_since_s)
         words = f"never 0 for {since_s:.0f} s by the {queue.source}"
         if since_s >= refresh_s + self.limits.suspect_s(None):
             return self._say(sample, queue, "suspect", "unsure", words, doubt, oldest_s=None)

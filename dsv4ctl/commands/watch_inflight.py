@@ -1,0 +1,102 @@
+"""dsv4ctl watch-inflight: is a request pinned in prefill's inflight queue, or does work flow through it?"""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dsv4ctl.console import Console, Output, command_session
+from dsv4ctl.errors import DeadlineExceeded, ExitCode, UsageError
+from dsv4ctl.options import OutputOption, ProfileArgument
+
+if TYPE_CHECKING:
+    from dsv4ctl.inflight.judge import Limits
+    from dsv4ctl.inflight.report import Report
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+class Until(StrEnum):
+    """What `--until` takes."""
+
+    IDLE = "idle"
+    PINNED = "pinned"
+    FIRED = "fired"
+
+
+@app.command()
+def watch_inflight(
+    profile: ProfileArgument = None,
+    interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks.")] = 1.0,
+    duration: Annotated[float | None, typer.Option(min=0.1, help="End after so many seconds; absent: Ctrl-C.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many looks.")] = None,
+    until: Annotated[Until | None, typer.Option(help="End as soon as a queue is so (idle: all of them).")] = None,
+    pin_after: Annotated[
+        float | None, typer.Option(min=0.5, help="Seconds from which on a request is called pinned; absent: 15.")
+    ] = None,
+    record: Annotated[Path | None, typer.Option(help="Write every sample to this file.")] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Judge a recording, or a trace of two columns (time, value), instead.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Watch prefill's inflight queue: what is in it, for how long, and how that is known."""
+    with command_session("watch-inflight", output) as console:
+        from dsv4ctl.inflight.judge import Limits
+
+        limits = Limits() if pin_after is None else Limits(pin_after_s=pin_after)
+        if replay is not None:
+            if record is not None or profile is not None:
+                raise UsageError("--replay judges a file: it takes no profile, and records nothing")
+            _replay(console, replay, limits if pin_after is not None else None)
+            return
+        from dsv4ctl.hosts.connect import open_host
+        from dsv4ctl.inflight.session import Wanted, watch_stack
+        from dsv4ctl.signals import interruptible
+        from dsv4ctl.targets import open_target
+
+        wanted = Wanted(interval, duration, count, until.value if until is not None else None, limits)
+        with interruptible() as interrupts, open_target(profile, open_host, ended=True) as target:
+            console.target = target.name
+            seen = watch_stack(console, target, wanted, sleep=interrupts.sleep, record=record)
+        _show(console, seen.report)
+        if seen.interrupted is not None:
+            raise seen.interrupted
+        if not seen.came and seen.report.outcome in ("healthy", "inconclusive"):
+            raise DeadlineExceeded(f"{target.name} did not become {until} within {seen.report.seconds:.0f} s")
+        _leave(seen.report)
+
+
+def _replay(console: Console, path: Path, limits: "Limits | None") -> None:
+    from dsv4ctl.inflight.recording import read_recording
+    from dsv4ctl.inflight.session import replay
+
+    recording = read_recording(path)
+    console.target = recording.header.target
+    report = replay(console, recording, limits)
+    _show(console, report)
+    _leave(report)
+
+
+def _show(console: Console, report: "Report") -> None:
+    from dsv4ctl.inflight.findings import findings_of
+    from dsv4ctl.inflight.view import story
+
+    if not console.machine:
+        for words in story(report):
+            console.data(words)
+    for finding in findings_of(report):
+        console.finding(finding)
+    console.result(report)
+
+
+def _leave(report: "Report") -> None:
+    """With the exit code of what the watch came to."""
+    codes = {
+        "healthy": ExitCode.OK,
+        "pinned": ExitCode.FAILED,
+        "could not look": ExitCode.UNREACHABLE,
+        "inconclusive": ExitCode.INCONCLUSIVE,
+    }
+    raise typer.Exit(codes[report.outcome])

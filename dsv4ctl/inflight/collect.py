@@ -1,0 +1,224 @@
+"""Taking samples: one prefill worker and what its decode workers wait for, over connections that are kept."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dsv4ctl.errors import HostUnreachable
+from dsv4ctl.inflight.freshness import Freshness
+from dsv4ctl.inflight.lines import event_of
+from dsv4ctl.inflight.readings import left_of_loads, left_of_metrics, queue_of_load, queues_of_gauge
+from dsv4ctl.inflight.sample import Decode, Event, Queue, Sample
+from dsv4ctl.metrics.exposition import Exposition, Unreadable, parse_exposition
+from dsv4ctl.metrics.loads import PATH, Load, UnreadableLoads, parse_loads
+
+if TYPE_CHECKING:
+    import httpx
+
+    from dsv4ctl.hosts.base import LogStream
+
+# Rendering /metrics costs the engine a hundred milliseconds and more, /v1/loads a few.
+METRICS_EVERY_S = 5.0
+_LINES_AT_ONCE = 500
+
+
+class CannotSample(Exception):
+    """A worker could not be looked at, and why."""
+
+
+class NoSuchPage(CannotSample):
+    """It answers, and has no such page: an older engine."""
+
+
+@dataclass
+class _Answer:
+    """What an engine answered: the body, the Date header, and how long it took."""
+
+    body: bytes
+    served: str | None
+    took_s: float
+
+
+@dataclass
+class DecodeLook:
+    """One decode worker, asked again and again."""
+
+    name: str
+    url: str
+    client: "httpx.Client"
+    clock: Callable[[], float] = time.monotonic
+    _fresh: dict[int, Freshness] = field(default_factory=dict)
+
+    def look(self) -> Decode | None:
+        """What it waits for and for how long it has been silent; None where it does not say."""
+        try:
+            answer = _get(self.client, self.url + PATH, self.clock)
+            loads = _loads(answer)
+        except CannotSample:
+            return None
+        waiting = [load for load in loads if load.expecting is not None]
+        if not waiting:
+            return None
+        ages = [
+            self._fresh.setdefault(load.dp_rank, Freshness()).age_s(load.published_at, self.clock(), answer.served)
+            for load in waiting
+        ]
+        return Decode(sum(load.expecting or 0 for load in waiting), max(ages))
+
+
+@dataclass
+class PrefillLook:
+    """One prefill worker, asked again and again. Its log is followed where `open_log` opens one."""
+
+    name: str
+    url: str
+    client: "httpx.Client"
+    began_s: float
+    open_log: "Callable[[], LogStream] | None" = None
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+    metrics: Exposition | None = None
+    _metrics_s: float = float("-inf")
+    _fresh: dict[int, Freshness] = field(default_factory=dict)
+    _has_loads: bool = True
+    _prefilled: int = 0
+    _starts: int = 0
+    _last_batch: Event | None = None
+    _log: "LogStream | None" = None
+
+    def look(self) -> Sample:
+        """One sample; one with a `failure` where the worker could not be looked at."""
+        at_s = self.clock()
+        try:
+            events = self._events()
+            queues, left, took_s = self._queues()
+        except CannotSample as error:
+            return Sample(self.name, at_s - self.began_s, self.wall_clock(), failure=str(error))
+        return Sample(
+            worker=self.name,
+            at_s=at_s - self.began_s,
+            clock=self.wall_clock(),
+            round_trip_s=took_s,
+            queues=queues,
+            left=left,
+            events=events,
+            started=str(self._starts),
+        )
+
+    def _queues(self) -> tuple[tuple[Queue, ...], Mapping[str, float], float]:
+        if self._has_loads:
+            try:
+                answer = _get(self.client, self.url + PATH, self.clock)
+                loads = _loads(answer)
+            except NoSuchPage:
+                loads = ()
+            self._notice_restart(loads)
+            if loads and (queues := self._of_loads(loads, answer)):
+                return queues, left_of_loads(loads) or self._left_of_metrics(), answer.took_s
+            self._has_loads = False
+        return self._of_older_sources()
+
+    def _left_of_metrics(self) -> Mapping[str, float]:
+        self._scrape(every_s=METRICS_EVERY_S)
+        return left_of_metrics(self.metrics) if self.metrics is not None else {}
+
+    def _of_older_sources(self) -> tuple[tuple[Queue, ...], Mapping[str, float], float]:
+        began_s = self.clock()
+        self._scrape(every_s=0.0)
+        took_s = self.clock() - began_s
+        exposition = self.metrics
+        if exposition is not None and (queues := queues_of_gauge(exposition)):
+            return queues, left_of_metrics(exposition), took_s
+        if self._last_batch is not None:
+            return (Queue("log", 0, self._last_batch.count or 0),), {}, took_s
+        # What it has not got now it may have when it is up.
+        self._has_loads = True
+        raise CannotSample(f"{self.url} says nothing of an inflight queue, in /v1/loads or in /metrics: is it prefill?")
+
+    def _of_loads(self, loads: Sequence[Load], answer: _Answer) -> tuple[Queue, ...]:
+        now_s = self.clock()
+        found = []
+        for load in loads:
+            age_s = self._fresh.setdefault(load.dp_rank, Freshness()).age_s(load.published_at, now_s, answer.served)
+            if (queue := queue_of_load(load, age_s)) is not None:
+                found.append(queue)
+        return tuple(found)
+
+    def _notice_restart(self, loads: Sequence[Load]) -> None:
+        """A counter that only grows has fallen: another engine answers now."""
+        prefilled = sum(load.prefilled_tokens or 0 for load in loads)
+        if prefilled < self._prefilled:
+            self._starts += 1
+            self._fresh.clear()
+        self._prefilled = prefilled
+
+    def _scrape(self, *, every_s: float) -> None:
+        now_s = self.clock()
+        if now_s - self._metrics_s < every_s:
+            return
+        self._metrics_s = now_s
+        try:
+            answer = _get(self.client, self.url + "/metrics", self.clock)
+            self.metrics = parse_exposition(answer.body.decode(errors="replace"))
+        except (CannotSample, Unreadable):
+            # An engine without --enable-metrics; its counters are not known then.
+            self.metrics = None
+
+    def scrape_now(self) -> Exposition | None:
+        """The worker's metrics as they are now, None where it has none."""
+        self._scrape(every_s=0.0)
+        return self.metrics
+
+    def _events(self) -> tuple[Event, ...]:
+        if self.open_log is None:
+            return ()
+        found: list[Event] = []
+        try:
+            if self._log is None:
+                self._log = self.open_log()
+            for _ in range(_LINES_AT_ONCE):
+                line = self._log.readline(0.0)
+                if line is None:
+                    break
+                if (event := event_of(line)) is not None:
+                    found.append(event)
+        except HostUnreachable as error:
+            self.close()
+            raise CannotSample(str(error)) from error
+        batches = [event for event in found if event.kind == "batch"]
+        if batches:
+            self._last_batch = batches[-1]
+        # One line for each batch, of which the last says how it is now.
+        return tuple(event for event in found if event.kind != "batch" or event is batches[-1])
+
+    def close(self) -> None:
+        """End the follower of the log; the next look opens it anew."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+def _get(client: "httpx.Client", url: str, clock: Callable[[], float]) -> _Answer:
+    import httpx
+
+    began_s = clock()
+    try:
+        reply = client.get(url)
+    except httpx.HTTPError as error:
+        raise CannotSample(f"{url}: {type(error).__name__}: {error}") from error
+    except HostUnreachable as error:
+        raise CannotSample(str(error)) from error
+    if reply.status_code == httpx.codes.NOT_FOUND:
+        raise NoSuchPage(f"{url} is not there")
+    if reply.status_code != httpx.codes.OK:
+        raise CannotSample(f"{url} answered HTTP {reply.status_code}")
+    return _Answer(reply.content, reply.headers.get("date"), clock() - began_s)
+
+
+def _loads(answer: _Answer) -> tuple[Load, ...]:
+    try:
+        return parse_loads(json.loads(answer.body))
+    except (json.JSONDecodeError, UnreadableLoads) as error:
+        raise CannotSample(f"/v1/loads is not understood: {error}") from error

@@ -1,0 +1,134 @@
+"""What is said of a queue, sample by sample: by ages where the engine gives them, by counts, and by an old gauge."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from dsv4ctl.inflight.judge import Judge, Limits
+from dsv4ctl.inflight.sample import Decode, Event, Queue, Sample
+from dsv4ctl.inflight.verdict import Verdict
+
+
+def patched(at_s: float, count: int = 0, age_s: float = 0.0, request: str = "aa", **more: object) -> Sample:
+    """A look at the patched engine."""
+    queue = Queue(
+        "dsv4", 0, count, 0, 0.1, age_s if count else 0.0, request if count else None, age_s, {"transferring": count},
+        timeout_s=60.0, fires=0,
+    )  # fmt: skip
+    of_queue = {name: value for name, value in more.items() if name in Queue.__dataclass_fields__}
+    of_sample = {name: value for name, value in more.items() if name not in of_queue}
+    return replace(Sample("p", at_s, at_s, 0.01, (replace(queue, **of_queue),)), **of_sample)  # type: ignore[arg-type]
+
+
+def stock(at_s: float, count: int, *, left: float | None = 0.0, decode: Decode | None = None) -> Sample:
+    """A look at a stock engine's load."""
+    gone = {} if left is None else {"transferred": left}
+    return Sample("p", at_s, at_s, 0.01, (Queue("loads", 0, count, written_age_s=0.0),), gone, decode, started="0")
+
+
+def judged(samples: Iterable[Sample], limits: Limits | None = None) -> list[Verdict]:
+    judge = Judge(limits)
+    return [judge.judge(sample)[0] for sample in samples]
+
+
+def states(samples: Iterable[Sample]) -> list[str]:
+    return [verdict.state for verdict in judged(samples)]
+
+
+def test_an_age_is_compared_with_the_limit_and_with_half_the_timeout() -> None:
+    aged = [patched(age, 1, age) for age in (0.5, 4.9, 5.0, 14.9, 15.0, 30.0)]
+    assert states(aged) == ["flowing", "flowing", "suspect", "suspect", "pinned", "pinned"]
+    short = [patched(age, 1, age, timeout_s=4.0) for age in (0.5, 0.7, 1.9, 2.0)]
+    assert states(short) == ["flowing", "suspect", "suspect", "pinned"]
+    off = [patched(age, 1, age, timeout_s=0.0) for age in (14.0, 16.0)]
+    assert states(off) == ["suspect", "pinned"]
+
+
+def test_a_pinned_request_is_the_same_or_a_new_one() -> None:
+    first, same, other = judged([patched(20, 1, 20, "aa"), patched(21, 1, 21, "aa"), patched(60, 1, 16, "bb")])
+    assert (first.again, same.again, other.again) == (None, True, False)
+    assert (same.request, same.oldest_s, same.basis) == ("aa", 21, "seen")
+
+
+def test_a_fire_is_said_by_the_counter_or_the_line_and_not_by_a_count_that_fell() -> None:
+    fell = judged([patched(1, 1, 20), patched(2, 0)])
+    assert [verdict.state for verdict in fell] == ["pinned", "idle"]
+    counted = judged([patched(1, 1, 59.5, "aa"), patched(2, 0, fires=1)])[1]
+    assert (counted.state, counted.request, counted.oldest_s) == ("fired", "aa", 59.5)
+    line = Event("fired", "dsv4 inflight timeout rid=r1 ...", rid="r1", age_s=60.02, state="transferring")
+    said = judged([patched(1, 1, 59.5, "aa"), patched(2, 0, fires=1, events=(line,))])[1]
+    assert (said.state, said.request, said.oldest_s) == ("fired", "r1", 60.02)
+    alone = judged([patched(1, 1, 59.5), patched(2, 0, fires=None, events=(line,))])[1]
+    assert alone.state == "fired"
+
+
+def test_a_watch_that_begins_after_fires_has_seen_none() -> None:
+    assert states([patched(1, fires=7), patched(2, fires=7)]) == ["idle", "idle"]
+
+
+def test_an_engine_that_was_restarted_begins_anew() -> None:
+    restarted = [patched(1, fires=7, started="0"), patched(5, fires=0, started="1"), patched(6, fires=0, started="1")]
+    assert states(restarted) == ["idle", "idle", "idle"]
+
+
+def test_flow_between_two_looks_at_an_empty_queue_is_seen() -> None:
+    through = [patched(1, left={"success": 3.0}), patched(2, left={"success": 9.0}), patched(3, left={"success": 9.0})]
+    assert states(through) == ["idle", "flowing", "idle"]
+
+
+def test_old_figures_are_stale_and_a_worker_that_does_not_answer_unreachable_on_each_of_its_queues() -> None:
+    two = replace(patched(1), queues=(Queue("dsv4", 0, 0), Queue("dsv4", 1, 0)))
+    judge = Judge()
+    judge.judge(two)
+    gone = judge.judge(Sample("p", 2, 2, failure="connection refused"))
+    assert [(verdict.dp_rank, verdict.state) for verdict in gone] == [(0, "unreachable"), (1, "unreachable")]
+    assert states([patched(1, 1, 3.0, written_age_s=11.0)]) == ["stale"]
+
+
+def test_what_stays_while_nothing_leaves_is_pinned_also_on_a_stock_engine() -> None:
+    verdicts = judged([stock(float(t), 2, left=5.0) for t in range(18)])
+    assert [verdict.state for verdict in verdicts[:5]] == ["flowing"] * 5
+    assert verdicts[5].state == "suspect"
+    last = verdicts[-1]
+    assert (last.state, last.basis, last.pinned) == ("pinned", "followed", 2)
+    assert last.oldest_s == pytest.approx(17.0)
+
+
+def test_while_requests_leave_a_count_that_is_never_zero_proves_nothing_at_once() -> None:
+    busy = [stock(float(t), 3, left=float(t)) for t in range(120)]
+    assert set(states(busy)) == {"flowing"}
+
+
+def test_decode_that_expects_nothing_or_stands_still_shows_a_pin_of_prefill() -> None:
+    orphan = [stock(float(t), 1, left=float(t), decode=Decode(0, 0.1)) for t in range(20)]
+    assert states(orphan)[-1] == "pinned"
+    expecting = [stock(float(t), 1, left=float(t), decode=Decode(1, 0.1)) for t in range(20)]
+    assert states(expecting)[-1] == "flowing"
+    frozen = [stock(float(t), 1, left=None, decode=Decode(1, float(t))) for t in range(20)]
+    assert states(frozen)[-1] == "pinned"
+
+
+def test_at_low_load_a_long_run_is_too_unlikely_to_be_flow() -> None:
+    quiet = [stock(float(t), int(t % 5 == 0), left=t // 5) for t in range(600)]
+    stuck = [stock(600.0 + t, 1 + int(t % 5 == 0), left=120 + t // 5) for t in range(120)]
+    verdicts = judged([*quiet, *stuck])
+    assert "pinned" not in {verdict.state for verdict in verdicts[:600]}
+    first = next(verdict for verdict in verdicts if verdict.state == "pinned")
+    assert first.basis == "chance"
+    assert first.chance is not None
+    assert first.chance <= 1e-6
+
+
+def test_a_pin_stays_one_until_something_leaves_or_the_queue_is_empty() -> None:
+    samples = [stock(float(t), 1, left=5.0) for t in range(18)]
+    samples += [stock(18.0, 1, left=6.0), stock(19.0, 0, left=6.0)]
+    assert states(samples)[-3:] == ["pinned", "flowing", "idle"]
+
+
+def test_a_gauge_never_proves_a_pin() -> None:
+    frozen = [Sample("p", float(t), float(t), 0.1, (Queue("gauge", 0, 1),)) for t in range(0, 600, 5)]
+    verdicts = judged(frozen)
+    assert {verdict.state for verdict in verdicts} == {"flowing", "suspect"}
+    assert {verdict.basis for verdict in verdicts} == {"unsure"}
+    assert "up to 30 s old" in verdicts[0].evidence[1]
