@@ -16,8 +16,8 @@ test: install-dev
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/ssh -m "not beside"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "beside or not stack" tests/unit tests/ssh tests/stack
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/ssh --ignore=tests/calibration -m "not beside"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "beside or not stack" tests/unit tests/ssh tests/calibration tests/stack
 endif
 
 # The abort and status part on SGLang 0.5.15: docs/older-engines.md.
