@@ -15,7 +15,16 @@ _QUESTION = re.compile(r"Code (\d+):$")
 
 @dataclass
 class Recall:
-    """A running server. `spoil` may change an answer's text; `events` the whole list of a stream's events."""
+    """A running server, and how it answers.
+
+    Attributes:
+        spoil: changes an answer's text.
+        error_event: a stream ends with an error in place of a finish reason.
+        done: a stream ends with [DONE].
+        think_s: how long it says nothing before each answer.
+        silent: it answers nothing at all, and not its health either, until it is set to False.
+        bodies, headers: what was asked.
+    """
 
     port: int = 0
     spoil: Callable[[str], str] = lambda text: text
@@ -24,6 +33,7 @@ class Recall:
     done: bool = True
     error_event: bool = False
     think_s: float = 0.0
+    silent: bool = False
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
@@ -56,6 +66,7 @@ def recall_server(keep_alive_s: float = 60.0) -> Iterator[Recall]:
             state.bodies.append(body)
             state.headers.append(dict(self.headers))
             time.sleep(state.think_s)
+            self.be_silent()
             if state.status != 200:
                 self.answer(state.status, b'{"error": {"message": "no worker is available"}}')
             elif body["stream"]:
@@ -65,6 +76,15 @@ def recall_server(keep_alive_s: float = 60.0) -> Iterator[Recall]:
                 choice = {"index": 0, "message": message, "finish_reason": state.reason}
                 choice["meta_info"] = {"e2e_latency": 0.25, "id": "x"}
                 self.answer(200, json.dumps({"choices": [choice], "usage": {"prompt_tokens": 7}}).encode())
+
+        def do_GET(self) -> None:
+            self.be_silent()
+            self.answer(200, b"")
+
+        def be_silent(self) -> None:
+            end = time.monotonic() + 30
+            while state.silent and time.monotonic() < end:
+                time.sleep(0.02)
 
         def answer(self, status: int, body: bytes) -> None:
             self.send_response(status)

@@ -180,9 +180,10 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 
 def _refused(error: BaseException) -> bool:
-    """Whether somebody said no; a silence, an unknown name and a lost host say nothing about a server."""
+    """Whether somebody said no; a silence, an unknown name, a lost host and a certificate that is not trusted here say
+    nothing about a server."""
     causes = _causes(error)
-    if any(isinstance(cause, HostUnreachable | socket.gaierror) for cause in causes):
+    if any(isinstance(cause, HostUnreachable | socket.gaierror | ssl.SSLCertVerificationError) for cause in causes):
         return False
     if any(isinstance(cause, ConnectionRefusedError | ConnectionResetError | ssl.SSLError) for cause in causes):
         return True

@@ -195,3 +195,34 @@ def test_pairs_for_conversations_touch_every_worker_and_are_few() -> None:
     assert chosen[0] is HOPS[0]
     assert {place for hop in chosen[1:] for place in hop.places} == {*prefills, *decodes}
     assert len(chosen) == 4
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.15, 0.4])
+def test_an_engine_that_fails_at_random_is_seldom_cleared(rate: float) -> None:
+    """Over 1,000 probes of a path whose engine fails at random, so that all hops seem to."""
+    rng = random.Random(f"engine {rate}")
+    cleared = 0
+    for _ in range(1000):
+        exchanges = [
+            asked(hop.name, Outcome.HANGS if rng.random() < rate else Outcome.RIGHT, nth=nth, gap_s=gap)
+            for hop in HOPS
+            for nth in (1, 2)
+            for gap in (0.0, 6.0)
+            for _ in range(3)
+        ]
+        found = verdict_of(exchanges)
+        cleared += found.kind is Kind.FAULT and found.cleared
+    assert cleared <= 1000 * CHANCE
+
+
+@pytest.mark.parametrize(("gap_s", "rounds"), [(0.0, 3), (6.0, 3)])
+def test_a_proxy_that_always_breaks_kept_connections_is_never_missed(gap_s: float, rounds: int) -> None:
+    """What `conduct` comes to before it stops: three failures, each answered when it is asked again."""
+    exchanges = [*fine(ROUTER, PAIR), *(asked(PROXY),) * 4]
+    for hop in (ROUTER, PAIR):
+        exchanges += [asked(hop, nth=2, gap_s=gap_s) for _ in range(5)]
+    for _ in range(rounds):
+        exchanges += [asked(PROXY, Outcome.HANGS, nth=2, gap_s=gap_s), asked(PROXY, again=True)]
+    exchanges += [asked(PROXY, gap_s=gap) for gap in (0.0, 4.0, 6.0)]
+    found = verdict_of(exchanges)
+    assert (found.kind, found.hops, found.cleared) == (Kind.FAULT, (PROXY,), True)
