@@ -44,16 +44,17 @@ def worker_rows(views: Sequence[WorkerView]) -> list[list[str]]:
     ]
 
 
-class LiveView:
-    """Shows steps and workers on stderr. A context manager; `report` and `look` are what the acts call."""
+class Region:
+    """A part of a person's terminal (stderr) that is drawn anew; elsewhere it is not live, and draws nothing."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._views: Sequence[WorkerView] = ()
-        self._steps: list[str] = []
-        self._now: str = ""
-        self._words: dict[str, tuple[str, str]] = {}
         self._live: Live | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody sees it."""
+        return self._live is not None
 
     def __enter__(self) -> Self:
         if self._console.live:
@@ -65,11 +66,36 @@ class LiveView:
 
     def __exit__(self, *exc: object) -> None:
         if self._live is not None:
-            self._now = ""
-            self._draw()
             with self._console.heard():
                 self._live.__exit__(None, None, None)
             self._live = None
+
+    def draw(self, picture: Any) -> None:  # noqa: ANN401 - a rich renderable
+        """Show this in its place."""
+        if self._live is not None:
+            with self._console.heard():
+                self._live.update(picture, refresh=True)
+
+
+class LiveView:
+    """Shows steps and workers on stderr. A context manager; `report` and `look` are what the acts call."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._views: Sequence[WorkerView] = ()
+        self._steps: list[str] = []
+        self._now: str = ""
+        self._words: dict[str, tuple[str, str]] = {}
+        self._region = Region(console)
+
+    def __enter__(self) -> Self:
+        self._region.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._now = ""
+        self._draw()
+        self._region.__exit__(*exc)
 
     def look(self, views: Sequence[WorkerView]) -> None:
         """The workers as they are now."""
@@ -79,7 +105,7 @@ class LiveView:
             if self._words.get(view.name) != words:
                 self._words[view.name] = words
                 self._console.event({"worker": view.name, "state": view.word, "waits_for": view.waits_for or None})
-                if self._live is None and not self._console.machine and view.state is not None:
+                if not self._region.is_live and not self._console.machine and view.state is not None:
                     waits = f", waits for {view.waits_for}" if view.waits_for else ""
                     self._console.say(f"{view.name} (pid {view.pid or '-'}): {view.word}{waits}")
         self._draw()
@@ -101,14 +127,12 @@ class LiveView:
 
     def _note(self, text: str) -> None:
         self._steps.append(text)
-        if self._live is None and not self._console.machine:
+        if not self._region.is_live and not self._console.machine:
             self._console.say(text)
 
     def _draw(self) -> None:
-        if self._live is None:
-            return
-        with self._console.heard():
-            self._live.update(self._picture(), refresh=True)
+        if self._region.is_live:
+            self._region.draw(self._picture())
 
     def _picture(self) -> Any:  # noqa: ANN401 - a rich renderable
         from rich.console import Group

@@ -19,10 +19,9 @@ from dsv4ctl.inflight.sample import Sample
 from dsv4ctl.inflight.verdict import Verdict
 from dsv4ctl.inflight.view import COLUMNS, Board, line
 from dsv4ctl.inflight.watching import Pace, watch
+from dsv4ctl.live import Region
 
 if TYPE_CHECKING:
-    from rich.live import Live
-
     from dsv4ctl.fleet import Place
     from dsv4ctl.hosts.base import LogStream
     from dsv4ctl.metrics.exposition import Histogram
@@ -108,20 +107,14 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._board = Board()
-        self._live: Live | None = None
+        self._region = Region(console)
 
     def __enter__(self) -> Self:
-        if self._console.live:
-            from rich.live import Live
-
-            self._live = Live(console=self._console.renderer(), auto_refresh=False, transient=False)
-            self._live.__enter__()
+        self._region.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._live is not None:
-            with self._console.heard():
-                self._live.__exit__(None, None, None)
+        self._region.__exit__(*exc)
 
     def show(self, sample: Sample, verdicts: Sequence[Verdict]) -> None:
         """One sample and what is said of it."""
@@ -129,9 +122,8 @@ class Screen:
         self._console.event({"sample": sample, "verdicts": verdicts})
         if self._console.machine:
             return
-        if self._live is not None:
-            with self._console.heard():
-                self._live.update(self._picture(), refresh=True)
+        if self._region.is_live:
+            self._region.draw(self._picture())
             return
         clock = datetime.fromtimestamp(sample.clock, UTC).strftime("%H:%M:%S")
         for verdict in verdicts:
