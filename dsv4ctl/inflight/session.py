@@ -134,7 +134,8 @@ class Screen:
         from rich.text import Text
 
         events = [Text(text, style="dim", no_wrap=True, overflow="ellipsis") for text in self._board.last_events()]
-        return Group(make_table(COLUMNS, self._board.rows()), *events)
+        evidence = [Text(text) for text in self._board.evidence()]
+        return Group(make_table(COLUMNS, self._board.rows()), *evidence, *events)
 
 
 def watch_stack(

@@ -17,12 +17,10 @@ COLUMNS = (
     Column("recent"),
     Column("oldest", right=True),
     Column("of the timeout"),
-    Column("by"),
-    Column("evidence", fold=True),
 )
 _BARS = "▁▂▃▄▅▆▇█"
-_RECENT = 24
-_BAR_WIDTH = 10
+_RECENT = 16
+_BAR_WIDTH = 8
 _UNSEEN = "·"
 
 
@@ -51,6 +49,7 @@ class Board:
 
     _counts: dict[str, deque[int | None]] = field(default_factory=dict)
     _rows: dict[str, list[str]] = field(default_factory=dict)
+    _evidence: dict[str, str] = field(default_factory=dict)
     _events: dict[str, Event] = field(default_factory=dict)
 
     def take(self, sample: Sample, verdicts: Sequence[Verdict]) -> None:
@@ -69,13 +68,17 @@ class Board:
                 sparkline(counts),
                 age_text(verdict.oldest_s) if verdict.oldest_s is not None else "-",
                 bar(verdict.oldest_s, queue.timeout_s) if queue is not None else "-",
-                queue.source if queue is not None else "-",
-                "; ".join(verdict.evidence),
             ]
+            by = f" (by {queue.source})" if queue is not None else ""
+            self._evidence[verdict.queue] = f"{verdict.queue}: {'; '.join(verdict.evidence)}{by}"
 
     def rows(self) -> list[list[str]]:
         """The rows of the table, by COLUMNS."""
         return list(self._rows.values())
+
+    def evidence(self) -> list[str]:
+        """What each verdict rests on, a line for each queue."""
+        return list(self._evidence.values())
 
     def last_events(self) -> list[str]:
         """The last line of each worker's log that says something of its queue."""

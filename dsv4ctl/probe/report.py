@@ -52,9 +52,9 @@ def round_rows(hops: Sequence[Hop], tallies: Mapping[str, HopTally], exchanges: 
     rows: list[list[str]] = []
     for hop in hops:
         mine = [exchange for exchange in exchanges if exchange.hop == hop.name and exchange.phase == "rounds"]
-        if not mine:
+        each = tallies.get(hop.name)
+        if not mine or each is None:
             continue
-        each = tallies[hop.name]
         for word, count, by_gap in (
             ("reused", each.reused, each.reused_by_gap),
             ("fresh", each.fresh, each.fresh_by_gap),
@@ -117,7 +117,7 @@ def findings_of(tallies: Iterable[HopTally], exchanges: Sequence[Exchange], verd
     """What is wrong with each hop, the verdict's hop first."""
     found = [finding for each in tallies if (finding := _finding(each, exchanges, verdict)) is not None]
     found.sort(key=lambda finding: finding.evidence.get("hop") not in verdict.hops)
-    if verdict.kind is Kind.INCONCLUSIVE:
+    if verdict.kind is Kind.INCONCLUSIVE and verdict.hops:
         found.append(_inconclusive(verdict))
     return tuple(found)
 
@@ -145,7 +145,7 @@ def _finding(tally: HopTally, exchanges: Sequence[Exchange], verdict: Verdict) -
         "peer": first.reply.peer.act.value,
     }
     finding = _broken(tally, first, evidence)
-    if verdict.kind is Kind.FAULT and tally.hop not in verdict.hops:
+    if verdict.kind is Kind.FAULT and tally.hop not in verdict.hops and tally.manner is not Manner.REUSED:
         return replace(finding, remedy="see to the hop behind it first: this one may only pass its failure on")
     return finding
 

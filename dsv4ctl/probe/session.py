@@ -16,9 +16,10 @@ from dsv4ctl.hosts.connect import LOCAL, open_host
 from dsv4ctl.probe.conduct import Conduct, Questions, Record, most_requests
 from dsv4ctl.probe.hops import Caller, Hop, Place, covering, headers_of, on_cpu, stack_hops, via_hops
 from dsv4ctl.probe.link import Endpoint
+from dsv4ctl.probe.outcome import Exchange
 from dsv4ctl.probe.report import ROUND_COLUMNS, WALK_COLUMNS, findings_of, habit_of, round_rows, walk_rows
 from dsv4ctl.probe.tally import HopTally, tally
-from dsv4ctl.probe.verdict import Kind, Verdict, judge
+from dsv4ctl.probe.verdict import Kind, Verdict, cut_short, judge
 from dsv4ctl.probe.view import ProbeView
 from dsv4ctl.probe.wire import Dialler
 from dsv4ctl.probe.workers import worker_words
@@ -91,12 +92,18 @@ def run_probe(console: Console, wanted: Wanted) -> ExitCode:
                 if questions.rounds:
                     talkative = conduct.talkative(conversed)
                     view.say(_rounds_words(questions, talkative))
+                    if questions.rounds <= len(questions.gaps_s):
+                        last = questions.gaps_s[questions.rounds - 1 :]
+                        console.warn(
+                            f"{questions.rounds} rounds do not come to the gaps {', '.join(f'{gap:g}' for gap in last)}"
+                        )
                     conduct.converse(talkative)
             except Interrupted:
                 interrupted = True
-        tallies = {hop.name: tally(hop.name, record.exchanges) for hop in path.hops}
-        workers = {} if interrupted else _workers(path, tallies)
-        verdict = judge(path.hops, tallies, workers)
+        asked = {exchange.hop for exchange in record.exchanges}
+        tallies = {hop.name: tally(hop.name, record.exchanges) for hop in path.hops if hop.name in asked}
+        verdict = judge(path.hops, tallies, {} if interrupted else _workers(path, tallies))
+        verdict = cut_short(verdict) if interrupted else verdict
         return _report(console, path, record, tallies, verdict, interrupted=interrupted)
 
 
@@ -104,7 +111,7 @@ def _rounds_words(questions: Questions, hops: Sequence[Hop]) -> str:
     if not hops:
         return "no hop answers, so there is nobody to talk with"
     each = f"{questions.concurrency} conversation{'s' if questions.concurrency > 1 else ''}"
-    gaps = ", ".join(f"{gap:g}" for gap in questions.gaps_s)
+    gaps = ", ".join(f"{gap:g}" for gap in questions.gaps_s[: questions.rounds - 1]) or "0"
     return (
         f"then {each} of {questions.rounds} rounds on kept connections and as many on fresh ones, "
         f"with {', '.join(hop.name for hop in hops)}, and gaps of {gaps} s"
@@ -229,7 +236,7 @@ def _workers(path: _Path, tallies: Mapping[str, HopTally]) -> dict[str, str]:
     return {
         hop.name: worker_words(hop, lambda host, s: path.hosts[host].http(timeout_s=s), _WORKER_WITHIN_S)
         for hop in path.hops
-        if hop.engine and tallies[hop.name].manner.broken
+        if hop.engine and hop.name in tallies and tallies[hop.name].manner.broken
     }
 
 
@@ -259,18 +266,13 @@ def _report(
         console.finding(finding)
     if interrupted and not console.machine:
         console.say("interrupted: this is what was found until then")
-    console.result(_document(path, exchanges_of(record), tallies, verdict, interrupted=interrupted))
+    console.result(_document(path, exchanges, tallies, verdict, interrupted=interrupted))
     return ExitCode.INTERRUPTED if interrupted else _exit(console.findings, verdict)
-
-
-def exchanges_of(record: Record) -> list[dict[str, object]]:
-    """Every exchange, for a program."""
-    return [asdict(exchange) for exchange in record.exchanges]
 
 
 def _document(
     path: _Path,
-    exchanges: list[dict[str, object]],
+    exchanges: Sequence[Exchange],
     tallies: Mapping[str, HopTally],
     verdict: Verdict,
     *,
@@ -285,6 +287,7 @@ def _document(
             **asdict(tallies[hop.name]),
         }
         for hop in path.hops
+        if hop.name in tallies
     ]
     return {
         "model": path.model,

@@ -1,7 +1,7 @@
 """Which hop is at fault: the first one that fails, seen from the engine outwards, if what lies behind it does not."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dsv4ctl.probe.hops import Hop
@@ -50,7 +50,10 @@ class Verdict:
 
 
 def judge(hops: Sequence[Hop], tallies: Mapping[str, HopTally], workers: Mapping[str, str]) -> Verdict:
-    """The verdict on a path. `workers` says of an engine's worker what is known about it besides, by hop."""
+    """The verdict on a path: on those of its hops that were asked, which are those that `tallies` has.
+
+    `workers` says, by hop, what is known besides about the workers of an engine.
+    """
     asked = [hop for hop in hops if hop.name in tallies]
     depths = sorted({hop.depth for hop in asked}, reverse=True)
     unseen: list[str] = []
@@ -71,7 +74,17 @@ def judge(hops: Sequence[Hop], tallies: Mapping[str, HopTally], workers: Mapping
         if len(unseen) == len(asked):
             text = f"{_listed(unseen)} could not be looked at."
         return Verdict(Kind.UNSEEN, tuple(unseen), None, False, text)
+    if not asked:
+        return Verdict(Kind.INCONCLUSIVE, (), None, False, "Inconclusive: nothing was asked.", "the whole probe")
     return Verdict(Kind.SOUND, (), None, True, _sound(list(tallies.values())))
+
+
+def cut_short(verdict: Verdict) -> Verdict:
+    """The verdict of a probe that was interrupted: what was seen to fail stands, "every hop answers" does not."""
+    if verdict.kind is not Kind.SOUND:
+        return verdict
+    sentence = f"Inconclusive: the probe was interrupted. Until then: {verdict.sentence}"
+    return replace(verdict, kind=Kind.INCONCLUSIVE, cleared=False, sentence=sentence, unsettled="the whole probe")
 
 
 def _fault(
@@ -97,11 +110,10 @@ def _fault(
     behind = Count(sum(left.failed for left, _ in same), sum(left.asked for left, _ in same))
     failing = same[0][1] if same else worst.all
     if chance_of_split(failing, behind) > CHANCE:
-        asked = f"failed {behind} of the same requests" if behind.asked else "was not asked the same"
-        text = (
-            f"Inconclusive: {_how(worst)}, and what lies behind it ({_listed([each.hop for each in inner])}) {asked}: "
-            "too few to clear it."
-        )
+        said = f"failed {behind} of the same requests, which is too few to clear it"
+        if not behind.asked:
+            said = "was not asked the same" if seen else "could not be looked at"
+        text = f"Inconclusive: {_how(worst)}, and what lies behind it ({_listed([each.hop for each in inner])}) {said}."
         return Verdict(Kind.INCONCLUSIVE, names, worst.manner, False, text, "more --rounds or --concurrency")
     within = f"{_listed([each.hop for each in seen])} answered {behind.asked - behind.failed} of {behind.asked}"
     text = f"The engine is not at fault: {within} of the same requests rightly, and {_how_all(broken)}{aside}."

@@ -142,11 +142,13 @@ def test_what_a_watch_waits_for() -> None:
 
 def test_the_picture() -> None:
     assert sparkline([0, 1, 2, None, 4]) == " ▂▄·█"
-    assert bar(30.0, 60.0) == "█████░░░░░ 60 s"
-    assert (bar(5.0, 0.0), bar(5.0, None), bar(900.0, 60.0)) == ("off", "unknown", "██████████ 60 s")
+    assert bar(30.0, 60.0) == "████░░░░ 60 s"
+    assert (bar(5.0, 0.0), bar(5.0, None), bar(900.0, 60.0)) == ("off", "unknown", "████████ 60 s")
     board, judge = Board(), Judge()
     for sample in (aged(1, 0, 0.0), aged(30, 1, 29.0)):
         board.take(sample, judge.judge(sample))
-    ((name, state, count, recent, oldest, used, source, _),) = board.rows()
-    assert (name, state, count, recent, oldest) == ("p", "pinned", "1", " █", "29.0s")
-    assert (used, source) == ("█████░░░░░ 60 s", "dsv4")
+    ((name, state, count, recent, oldest, used),) = board.rows()
+    assert (name, state, count, recent, oldest, used) == ("p", "pinned", "1", " █", "29.0s", "████░░░░ 60 s")
+    (evidence,) = board.evidence()
+    assert evidence.startswith("p: the oldest has been inflight for 29.0 s")
+    assert evidence.endswith("(by dsv4)")

@@ -178,4 +178,6 @@ def test_an_interrupted_probe_shows_what_it_found(server: Recall) -> None:
     assert time.monotonic() - began < 5
     last = json.loads(rest.splitlines()[-1])
     assert last["result"]["interrupted"] is True
+    assert last["result"]["verdict"]["kind"] == "inconclusive"
+    assert last["result"]["verdict"]["cleared"] is False
     assert len(last["result"]["exchanges"]) >= 6
