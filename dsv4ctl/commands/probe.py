@@ -19,20 +19,29 @@ def probe(
         typer.Option(metavar="URL", help="A hop before the stack, nearest to the client first. Repeatable."),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=0, max=50, help="Conversations of so many rounds, on kept and on fresh connections.")
+        int,
+        typer.Option(
+            metavar="N", min=0, max=50, help="Conversations of so many rounds, on kept and on fresh connections."
+        ),
     ] = 0,
     concurrency: Annotated[
-        int, typer.Option(min=1, max=16, help="How many conversations of each kind at each hop at once.")
+        int, typer.Option(metavar="C", min=1, max=16, help="How many conversations of each kind at each hop at once.")
     ] = 1,
-    gaps: Annotated[str, typer.Option(help="Seconds that lie between rounds, in turn.")] = "0,4,6,60",
-    grow: Annotated[int, typer.Option(min=0, help="Tokens that each round adds, about.")] = 256,
+    gaps: Annotated[
+        str, typer.Option(metavar="S,S,...", help="Seconds that lie between rounds, in turn.")
+    ] = "0,4,6,60",
+    grow: Annotated[int, typer.Option(metavar="TOKENS", min=0, help="Tokens that each round adds, about.")] = 256,
     hang_after: Annotated[
         float | None,
         typer.Option(
-            min=0.1, help="Seconds without an event after which a request hangs. Absent: as the profile says."
+            metavar="S",
+            min=0.1,
+            help="Seconds without an event after which a request hangs. Absent: as the profile says.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model's name. Absent: as the stack serves it.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model's name. Absent: as the stack serves it.")
+    ] = None,
     request: Annotated[
         str | None, typer.Option(metavar="JSON", help="What every request's body holds besides.")
     ] = None,

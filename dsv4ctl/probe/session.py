@@ -111,10 +111,11 @@ def _rounds_words(questions: Questions, hops: Sequence[Hop]) -> str:
     if not hops:
         return "no hop answers, so there is nobody to talk with"
     each = f"{questions.concurrency} conversation{'s' if questions.concurrency > 1 else ''}"
-    gaps = ", ".join(f"{gap:g}" for gap in questions.gaps_s[: questions.rounds - 1]) or "0"
+    turns = [questions.gaps_s[at % len(questions.gaps_s)] for at in range(questions.rounds - 1)]
+    gaps = ", ".join(f"{gap:g}" for gap in dict.fromkeys(turns)) or "0"
     return (
         f"then {each} of {questions.rounds} rounds on kept connections and as many on fresh ones, "
-        f"with {', '.join(hop.name for hop in hops)}, and gaps of {gaps} s"
+        f"with {', '.join(hop.name for hop in hops)}, and gaps of {gaps} s; at least {sum(turns):g} s"
     )
 
 
