@@ -74,7 +74,8 @@ def recall_server(keep_alive_s: float = 60.0) -> Iterator[Recall]:
             else:
                 message = {"role": "assistant", "content": state.spoil(recall(body["messages"]))}
                 choice = {"index": 0, "message": message, "finish_reason": state.reason}
-                choice["meta_info"] = {"e2e_latency": 0.25, "id": "x"}
+                moments = {"forward_entry_time": 100.5, "prefill_finished_time": 101.5, "request_finished_ts": 103.5}
+                choice["meta_info"] = {"e2e_latency": 4.0, "queue_time": 0.5, "id": "x", **moments}
                 self.answer(200, json.dumps({"choices": [choice], "usage": {"prompt_tokens": 7}}).encode())
 
         def do_GET(self) -> None:

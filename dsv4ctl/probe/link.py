@@ -15,7 +15,7 @@ from dsv4ctl.probe.wire import Dialler, NoConnection, Wire
 
 PATH = "/v1/chat/completions"
 _OK = 200
-_ENGINE_TIMES = frozenset({"queue_time", "e2e_latency", "first_token_latency", "prefill_launch_latency"})
+_MOMENTS = ("forward_entry_time", "prefill_finished_time", "request_finished_ts")
 # However often a server says something, an answer of a few words is over after so many times the patience.
 _PATIENCES = 10
 
@@ -234,9 +234,19 @@ class _Request:
 
 
 def _engine_times(meta: Mapping[str, object]) -> dict[str, float]:
-    """The times among SGLang's `meta_info`, in seconds, by its own names."""
-    return {
-        name: float(value)
-        for name, value in meta.items()
-        if name in _ENGINE_TIMES and isinstance(value, int | float) and not isinstance(value, bool)
-    }
+    """What SGLang's `meta_info` says of a request, in seconds: in the queue, in the prefill, from its end to the end of
+    the request (on a prefill worker that is the transfer), and in all. What it does not say is left out."""
+    times: dict[str, float] = {}
+    for name, key in (("queue", "queue_time"), ("total", "e2e_latency")):
+        if (value := _number(meta.get(key))) is not None:
+            times[name] = value
+    begun, computed, ended = (_number(meta.get(key)) for key in _MOMENTS)
+    if begun is not None and computed is not None:
+        times["prefill"] = computed - begun
+    if computed is not None and ended is not None:
+        times["after_prefill"] = ended - computed
+    return times
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -86,7 +86,7 @@ class Reply:
     Attributes:
         nth: which request on its connection it was; 1 is the first, 0 had no connection.
         text: the answer.
-        engine_s: times that SGLang gave, in seconds.
+        engine_s: where SGLang says that the time went: `queue`, `prefill`, `after_prefill`, `total`.
     """
 
     outcome: Outcome

@@ -77,6 +77,22 @@ def round_rows(hops: Sequence[Hop], tallies: Mapping[str, HopTally], exchanges: 
     return rows
 
 
+def engine_words(exchanges: Iterable[Exchange]) -> list[str]:
+    """What prefill says of where its time went, a line for each pair: the large generation that came last."""
+    last = {e.hop: e.prefill.engine_s for e in exchanges if e.phase == "walk" and e.prefill and e.prefill.engine_s}
+    words = {
+        "queue": "in its queue",
+        "prefill": "computing",
+        "after_prefill": "until its KV was gone",
+        "total": "in all",
+    }
+    return [
+        f"{hop}: prefill's half spent "
+        + ", ".join(f"{seconds(times[name])} {word}" for name, word in words.items() if name in times)
+        for hop, times in last.items()
+    ]
+
+
 def habit_of(tally: HopTally) -> str | None:
     """What a hop does with connections that lie idle, if it is seen to end them; that is no fault."""
     if tally.idle_close_s is not None:

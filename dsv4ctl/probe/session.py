@@ -17,7 +17,7 @@ from dsv4ctl.probe.conduct import Conduct, Questions, Record, most_requests
 from dsv4ctl.probe.hops import Caller, Hop, Place, covering, headers_of, on_cpu, stack_hops, via_hops
 from dsv4ctl.probe.link import Endpoint
 from dsv4ctl.probe.outcome import Exchange
-from dsv4ctl.probe.report import ROUND_COLUMNS, WALK_COLUMNS, findings_of, habit_of, round_rows, walk_rows
+from dsv4ctl.probe.report import ROUND_COLUMNS, WALK_COLUMNS, engine_words, findings_of, habit_of, round_rows, walk_rows
 from dsv4ctl.probe.tally import HopTally, tally
 from dsv4ctl.probe.verdict import Kind, Verdict, cut_short, judge
 from dsv4ctl.probe.view import ProbeView
@@ -255,6 +255,8 @@ def _report(
         order = {hop.name: at for at, hop in enumerate(path.hops)}
         rows = walk_rows(sorted(exchanges, key=lambda exchange: order[exchange.hop]))
         console.table(WALK_COLUMNS, rows, title=f"{path.name}  model {path.model}")
+        for line in engine_words(exchanges):
+            console.data(line)
         if talked := round_rows(path.hops, tallies, exchanges):
             console.data("")
             console.table(ROUND_COLUMNS, talked)

@@ -62,7 +62,13 @@ def test_both_halves_get_the_same_room_and_no_room_comes_twice(pair: Pair) -> No
     assert {body["stream"] for body in pair.decode.bodies} == {True}
     assert all("stream_options" not in body for body in pair.prefill.bodies)
     exchange = document["result"]["exchanges"][0]
-    assert exchange["prefill"]["engine_s"] == {"e2e_latency": 0.25}
+    assert exchange["prefill"]["engine_s"] == {"queue": 0.5, "prefill": 1.0, "after_prefill": 2.0, "total": 4.0}
+
+
+def test_where_prefills_time_went_is_shown(pair: Pair) -> None:
+    done = CliRunner().invoke(app, ["probe", "--model", "m", "--via", pair.via])
+    spent = "500 ms in its queue, 1.0 s computing, 2.0 s until its KV was gone, 4.0 s in all"
+    assert f"{pair.name}: prefill's half spent {spent}\n" in done.stdout
 
 
 def test_a_decode_that_stands_still_is_told_from_its_prefill(pair: Pair) -> None:
