@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,9 +11,8 @@ import pytest
 
 from dsv4ctl.procfs import descendants, processes
 from dsv4ctl.waiting import wait_until
-from tests.engine import HOST, Dsv4, StackProfile, assert_gone, shm_files, write_profile
+from tests.engine import HOST, Dsv4, StackProfile
 from tests.misbehaving_proxy import Mode, misbehaving_proxy
-from tests.sshd import SshNet
 
 pytestmark = pytest.mark.stack
 
@@ -104,22 +102,3 @@ def test_a_decode_whose_scheduler_stands_still_is_named(dsv4: Dsv4, shared: Stac
     assert verdict["sentence"].startswith("The engine is at fault: asked directly")
     assert "decode-0 does not answer /health_generate within 5 s" in verdict["sentence"]
     assert "prefill-0 answers it" in verdict["sentence"]
-
-
-def test_a_stack_on_another_host_is_asked_from_there(net: SshNet, tmp_path: Path) -> None:
-    mine = Dsv4(tmp_path / "state", (("DSV4CTL_SSH_CONFIG", str(net.config)),))
-    before = shm_files()
-    more = f'engine.python = "{sys.executable}"\nhosts.box.ssh = "via-hop"\n'
-    profile = write_profile(tmp_path, "probed", host="box", more=more)
-    served = mine.run("serve", "--detach", profile.path)
-    assert served.code == 0, served.err
-    with misbehaving_proxy(profile.router, Mode.RESET_REUSED) as proxy:
-        words = ("--via", proxy.url, "--rounds", "4", "--gaps", "0,0.5")
-        code, document = probe(mine, profile, *words)
-    assert mine.run("stop", "--yes", profile.path).code == 0
-    assert_gone(profile, before)
-    assert code == 1, document
-    hops = document["result"]["hops"]
-    assert [hop["asked_from"] for hop in hops] == [["local"], ["box"], ["box", "box"]]
-    assert document["result"]["verdict"]["hops"] == [proxy.url]
-    assert document["result"]["verdict"]["cleared"]
