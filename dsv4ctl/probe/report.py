@@ -93,6 +93,18 @@ def engine_words(exchanges: Iterable[Exchange]) -> list[str]:
     ]
 
 
+def slowness(exchanges: Iterable[Exchange], patience_s: float) -> str | None:
+    """A word of caution where a right answer came so late that a busy stack may be taken for one that hangs."""
+    waits = [e.reply.times.first_token_s or 0.0 for e in exchanges if e.reply.outcome is Outcome.RIGHT]
+    slowest = max(waits, default=0.0)
+    if slowest <= patience_s / 2:
+        return None
+    return (
+        f"a right answer began after {seconds(slowest)}, and --hang-after allows {patience_s:g} s: "
+        "what is called hanging may be slow"
+    )
+
+
 def habit_of(tally: HopTally) -> str | None:
     """What a hop does with connections that lie idle, if it is seen to end them; that is no fault."""
     if tally.idle_close_s is not None:

@@ -17,7 +17,16 @@ from dsv4ctl.probe.conduct import Conduct, Questions, Record, most_requests
 from dsv4ctl.probe.hops import Caller, Hop, Place, covering, headers_of, on_cpu, stack_hops, via_hops
 from dsv4ctl.probe.link import Endpoint
 from dsv4ctl.probe.outcome import Exchange
-from dsv4ctl.probe.report import ROUND_COLUMNS, WALK_COLUMNS, engine_words, findings_of, habit_of, round_rows, walk_rows
+from dsv4ctl.probe.report import (
+    ROUND_COLUMNS,
+    WALK_COLUMNS,
+    engine_words,
+    findings_of,
+    habit_of,
+    round_rows,
+    slowness,
+    walk_rows,
+)
 from dsv4ctl.probe.tally import HopTally, tally
 from dsv4ctl.probe.verdict import Kind, Verdict, cut_short, judge
 from dsv4ctl.probe.view import ProbeView
@@ -104,6 +113,8 @@ def run_probe(console: Console, wanted: Wanted) -> ExitCode:
         tallies = {hop.name: tally(hop.name, record.exchanges) for hop in path.hops if hop.name in asked}
         verdict = judge(path.hops, tallies, {} if interrupted else _workers(path, tallies))
         verdict = cut_short(verdict) if interrupted else verdict
+        if caution := slowness(record.exchanges, questions.patience_s):
+            console.warn(caution)
         return _report(console, path, record, tallies, verdict, interrupted=interrupted)
 
 

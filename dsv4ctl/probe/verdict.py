@@ -98,7 +98,7 @@ def _fault(
     names = tuple(each.hop for each in broken)
     worst = broken[0]
     known = [workers[name] for name in names if name in workers]
-    aside = f" ({'; '.join(dict.fromkeys(known))})" if known else ""
+    aside = "".join(f"; {each}" for each in dict.fromkeys(known))
     if not inner:
         whose = "The engine is at fault" if engine else f"The fault is at {worst.hop} or behind it"
         beside = [each.hop for each in here if each.manner is Manner.ANSWERS]

@@ -148,6 +148,14 @@ def test_without_a_stack_the_model_must_be_named(server: Recall) -> None:
     assert "--model" in done.stderr
 
 
+def test_a_stack_that_is_nearly_too_slow_is_said_to_be(server: Recall) -> None:
+    server.think_s = 0.5
+    slow = probe("--via", server.url, hang_after="0.9")
+    assert "warning: a right answer began after 5" in slow.stderr
+    assert "what is called hanging may be slow" in slow.stderr
+    assert "hanging" not in probe("--via", server.url, hang_after="30").stderr
+
+
 def test_a_key_is_sent_and_not_shown(server: Recall, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("s3cret-key\n")
