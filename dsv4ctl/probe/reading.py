@@ -9,8 +9,8 @@ from dsv4ctl.probe.outcome import Outcome
 _GOOD_REASONS = frozenset({"stop", "length"})
 _DONE = "[DONE]"
 _SHOWN = 160
-# An answer that ends in the same few characters over and over; a line of dashes is shorter than this, and so is what the
-# tiny model, which always goes on, has room for behind a right answer.
+# An answer that ends in the same few characters over and over; a line of dashes is shorter than this, and so is what
+# the tiny model, which always goes on, has room for behind a right answer.
 _UNIT = 12
 _REPEATED_CHARACTERS = 40
 _REPEATS = 4
