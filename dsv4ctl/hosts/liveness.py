@@ -1,7 +1,9 @@
 """Two things paramiko leaves to others: noticing that a peer fell silent, and the name of the signal that ended a
 remote command. Both sit at places paramiko offers for it: the socket and the packetizer it is given."""
 
+import contextlib
 import signal
+import socket
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -61,7 +63,17 @@ class WatchedStream:
                 return b""
             raise
         self._asked_at = None
+        self._acknowledge_at_once()
         return data
+
+    def _acknowledge_at_once(self) -> None:
+        """A server sends the rest of an answer when its beginning was acknowledged (Nagle), and a kernel waits 40 ms
+        with that unless it is told not to, again after each time. A pipe to a proxy has no such thing.
+        """
+        if isinstance(self._stream, socket.socket) and hasattr(socket, "TCP_QUICKACK"):
+            # A socket that has ended meanwhile is noticed by the next read.
+            with contextlib.suppress(OSError):
+                self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def send(self, data: bytes, /) -> int:
         """As a socket's; EOFError when the peer fell silent."""
