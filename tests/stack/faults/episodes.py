@@ -353,8 +353,8 @@ def _is_idle(held: Mapping[str, int], idle: Mapping[str, int] | None) -> bool:
 async def _probe(client: httpx.AsyncClient, stack: FaultStack, episode: Episode) -> tuple[Outcome, ...]:
     """A few further requests, one after the other, each of which must succeed.
 
-    After a worker was gone, or stood still for longer than the router's own checks allow, they are asked again until
-    the router has noticed that it is back, within SEEN_AGAIN_WITHIN_S.
+    After a worker was gone, or stood still for longer than the router's own checks allow, the first is asked again
+    until the router has noticed that it is back, within SEEN_AGAIN_WITHIN_S.
     """
     rng = random.Random(f"probes {episode.seed}")
     unseen = any(action.deed in ("start decode", "start prefill", "refill prefill") for action in episode.actions)
@@ -365,7 +365,7 @@ async def _probe(client: httpx.AsyncClient, stack: FaultStack, episode: Episode)
         prompt = make_prompt(rng, rng.randint(10, 600), ANSWER_TOKENS)
         asked = Asked(f"probe-{episode.seed}-{number}", 0.0, "generate", number % 2 == 1, len(prompt.text))
         outcome = await _ask_once(client, stack, asked, prompt)
-        if outcome.fate == "answered" or time.monotonic() >= patience:
+        if outcome.fate == "answered" or found or time.monotonic() >= patience:
             found.append(outcome)
         else:
             await asyncio.sleep(0.5)
