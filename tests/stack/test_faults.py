@@ -34,6 +34,7 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultStack]:
         (5, "freeze-long"),
         (10, "abort-50"),
         (11, "held"),
+        (14, "refill"),
         (12, "lose-links"),
         (15, "clock-step"),
         (6, "kill-decode"),

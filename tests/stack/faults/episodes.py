@@ -45,9 +45,6 @@ SETTLE_WITHIN_S = 20.0
 PROBES = 3
 PROBE_WITHIN_S = 20.0
 SEEN_AGAIN_WITHIN_S = 10.0
-PREFILL_BACK_WITHIN_S = 16.0
-"""For so long decode asks for a prefill that does not answer, before it fails a request."""
-
 ROUTER_CHECKS_LAST_S = 6.0
 """A check that the router began while a worker stood still fails only when its own time is over, and then counts."""
 
@@ -97,14 +94,11 @@ def prompts_of(episode: Episode) -> dict[str, Prompt]:
 def limit_of(episode: Episode, knobs: Knobs, tokens_per_s: float) -> float:
     """How long a client may wait: the longer of the two timers, 3 s, and the work that all of the episode is.
 
-    docs/timeouts.md says case by case which timer it is. One alone is longer: whoever asked while prefill was away may
-    have a decode that asks the prefill which came back for a room that nobody will open.
+    docs/timeouts.md says case by case which timer it is.
     """
     refills = sum(action.deed == "refill prefill" for action in episode.actions)
     work_s = (sum(asked.length for asked in episode.asked) + refills * REFILL_PROMPTS * LONGEST) / tokens_per_s
-    limit_s = max(knobs.timers.inflight_timeout_s, knobs.timers.stall_timeout_s) + 3.0 + work_s
-    away = any(action.deed == "start prefill" for action in episode.actions)
-    return limit_s + (PREFILL_BACK_WITHIN_S + 2 * knobs.lost_decode_grace_s if away else 0.0)
+    return max(knobs.timers.inflight_timeout_s, knobs.timers.stall_timeout_s) + 3.0 + work_s
 
 
 @dataclass
@@ -224,6 +218,10 @@ class Run:
     async def _refill_prefill(self) -> None:
         """Prompts that are prefilled and sent nowhere take every page that prefill has to give."""
         rng = random.Random(f"refill {self.episode.seed}")
+        url = self.stack.workers["prefill"].url
+        # One that keeps pages refuses, and shall.
+        with contextlib.suppress(httpx.HTTPError):
+            await self.client.post(f"{url}/flush_cache", timeout=REFILL_WITHIN_S)
 
         async def prefill(number: int) -> None:
             body = {
@@ -235,9 +233,7 @@ class Run:
             }
             # Where pages are kept for a transfer that is not over, the last of them waits until it is.
             with contextlib.suppress(httpx.HTTPError):
-                await self.client.post(
-                    f"{self.stack.workers['prefill'].url}/generate", json=body, timeout=REFILL_WITHIN_S
-                )
+                await self.client.post(f"{url}/generate", json=body, timeout=REFILL_WITHIN_S)
 
         await asyncio.gather(*(prefill(number) for number in range(REFILL_PROMPTS)))
 

@@ -49,6 +49,9 @@ ONE_CHUNK = 4000
 REFILL_PROMPTS = 2
 """Of LONGEST tokens each: all of the KV pool."""
 
+FLUSHED_S = 4.0
+"""From when a prompt of ONE_CHUNK is sent to its transfer, and what a flush takes."""
+
 ANSWER_TOKENS = 24
 PREFIX_TOKENS = 8
 SPARED_S = 1.0
@@ -192,12 +195,14 @@ def _frozen_long(rng: random.Random, seed: int, timers: Timers) -> Episode:
 def _refilled(rng: random.Random, seed: int, timers: Timers) -> Episode:
     """The watchdog ends what decode cannot take, other prompts have prefill's pages, and only then decode goes on.
 
-    Nobody else asks before decode is frozen, and the one prompt is prefilled in one chunk: its one transfer, which is
-    also the last, is for the most part still in prefill's pages.
+    Prefill is told to flush its cache first, which holds on to the pages of prompts that have ended: nobody would write
+    into them for as long as there are others. It refuses while it has requests, so the others come later. Nobody else
+    asks before decode is frozen, and the one prompt is prefilled in one chunk: its one transfer, which is also the
+    last, is for the most part still in prefill's pages.
     """
     ended = timers.inflight_timeout_s + 1.0
     first, *others = _load(rng, seed, 4, 2.0)
-    later = [replace(asked, at_s=round(asked.at_s + ended, 3)) for asked in others]
+    later = [replace(asked, at_s=round(asked.at_s + ended + FLUSHED_S, 3)) for asked in others]
     long = replace(first, length=rng.randint(ONE_CHUNK - 1000, ONE_CHUNK), api="generate", by_halves=True)
     freeze, thaw = _freeze("transfer", rng.uniform(0, 2))
     return _episode(rng, seed, "refill", [long, *later], (freeze, Action("refill prefill", ended), thaw))

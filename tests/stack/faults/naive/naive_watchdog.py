@@ -2,7 +2,7 @@
 
 It stamps a request when it first sees it in the queue. Once its time is over the client gets its error, and the
 request leaves the queue with its pages, whatever its transfer is doing; which goes on, and tells decode in the end that
-all went well. The pages' next owner writes into them at once. SGLang finds the plugin where PYTHONPATH has this folder.
+all went well. SGLang finds the plugin where PYTHONPATH has this folder.
 """
 
 import os
@@ -37,17 +37,7 @@ def end_what_is_late(scheduler: Any, *_: object) -> None:
     scheduler.disagg_prefill_inflight_queue = [req for req in queue if req not in late]
     for req in late:
         prepare_abort(req, "inflight for too long", status_code=HTTPStatus.INTERNAL_SERVER_ERROR)
-        overwrite(scheduler, req)
         release_kv_cache(req, scheduler.tree_cache, checkpoint=False)
     scheduler.output_streamer.stream_output(late, False, None)
     for req in late:
         maybe_release_metadata_buffer(req, scheduler.req_to_metadata_buffer_idx_allocator)
-
-
-def overwrite(scheduler: Any, req: Any) -> None:
-    """What the next prompt would do to these pages, without the wait for one that gets just these."""
-    rows = scheduler.req_to_token_pool.req_to_token
-    pages = rows[req.kv.req_pool_idx, : len(req.origin_input_ids)].long()
-    pool = scheduler.token_to_kv_pool_allocator.get_kvcache()
-    for layer in (*pool.k_buffer, *pool.v_buffer):
-        layer[pages] = 0.0
