@@ -12,6 +12,7 @@ from dsv4ctl.options import OutputOption, ProfileArgument
 
 if TYPE_CHECKING:
     from dsv4ctl.inflight.judge import Limits
+    from dsv4ctl.inflight.plot import Picture
     from dsv4ctl.inflight.report import Report
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -39,17 +40,22 @@ def watch_inflight(
     replay: Annotated[
         Path | None, typer.Option(help="Judge a recording, or a trace of two columns (time, value), instead.")
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw count, oldest age, timeout and fires over time: FILE.svg or FILE.png.")
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Watch prefill's inflight queue: what is in it, for how long, and how that is known."""
     with command_session("watch-inflight", output) as console:
         from dsv4ctl.inflight.judge import Limits
+        from dsv4ctl.inflight.plot import Picture
 
         limits = Limits() if pin_after is None else Limits(pin_after_s=pin_after)
+        picture = Picture(plot)
         if replay is not None:
             if record is not None or profile is not None:
                 raise UsageError("--replay judges a file: it takes no profile, and records nothing")
-            _replay(console, replay, limits if pin_after is not None else None)
+            _replay(console, replay, limits if pin_after is not None else None, picture)
             return
         from dsv4ctl.hosts.connect import open_host
         from dsv4ctl.inflight.session import Wanted, watch_stack
@@ -59,8 +65,9 @@ def watch_inflight(
         wanted = Wanted(interval, duration, count, until.value if until is not None else None, limits)
         with interruptible() as interrupts, open_target(profile, open_host, ended=True) as target:
             console.target = target.name
-            seen = watch_stack(console, target, wanted, sleep=interrupts.sleep, record=record)
+            seen = watch_stack(console, target, wanted, sleep=interrupts.sleep, record=record, taken=picture.take)
         _show(console, seen.report)
+        _draw(console, picture, target.name)
         if seen.interrupted is not None:
             raise seen.interrupted
         if not seen.came and seen.report.outcome in ("healthy", "inconclusive"):
@@ -68,14 +75,15 @@ def watch_inflight(
         _leave(seen.report)
 
 
-def _replay(console: Console, path: Path, limits: "Limits | None") -> None:
+def _replay(console: Console, path: Path, limits: "Limits | None", picture: "Picture") -> None:
     from dsv4ctl.inflight.recording import read_recording
     from dsv4ctl.inflight.session import replay
 
     recording = read_recording(path)
     console.target = recording.header.target
-    report = replay(console, recording, limits)
+    report = replay(console, recording, limits, picture.take)
     _show(console, report)
+    _draw(console, picture, recording.header.target)
     _leave(report)
 
 
@@ -89,6 +97,11 @@ def _show(console: Console, report: "Report") -> None:
     for finding in findings_of(report):
         console.finding(finding)
     console.result(report)
+
+
+def _draw(console: Console, picture: "Picture", title: str) -> None:
+    if path := picture.draw(title):
+        console.say(f"the picture is {path}")
 
 
 def _leave(report: "Report") -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from dsv4ctl.targets import Target
 
 Until = Literal["idle", "pinned", "fired"]
+Taken = Callable[[Sample, Sequence[Verdict]], None]
+"""What else is to be done with each sample and what is said of it."""
 
 _HTTP_TIMEOUT_S = 5.0
 _QUANTILES = {"half": 0.5, "90 %": 0.9, "99 %": 0.99}
@@ -138,8 +140,18 @@ class Screen:
         return Group(make_table(COLUMNS, self._board.rows()), *evidence, *events)
 
 
+def _nothing(_: Sample, __: Sequence[Verdict]) -> None:
+    pass
+
+
 def watch_stack(
-    console: Console, target: "Target", wanted: Wanted, *, sleep: Callable[[float], None], record: Path | None
+    console: Console,
+    target: "Target",
+    wanted: Wanted,
+    *,
+    sleep: Callable[[float], None],
+    record: Path | None,
+    taken: Taken = _nothing,
 ) -> Seen:
     """Watch until it is over; `sleep` raises Interrupted when the person wants that.
 
@@ -164,6 +176,7 @@ def watch_stack(
                     verdicts = judge.judge(sample)
                     story.take(sample, verdicts)
                     screen.show(sample, verdicts)
+                    taken(sample, verdicts)
                     said += verdicts
                 if has_come(wanted.until, said):
                     came = True
@@ -182,7 +195,7 @@ def has_come(until: Until | None, verdicts: Sequence[Verdict]) -> bool:
     return any(verdict.state == until for verdict in verdicts)
 
 
-def replay(console: Console, recording: Recording, limits: Limits | None = None) -> Report:
+def replay(console: Console, recording: Recording, limits: Limits | None = None, taken: Taken = _nothing) -> Report:
     """What a judge says of a recording, sample by sample."""
     judge, story = Judge(limits or recording.header.limits), Story()
     with Screen(console) as screen:
@@ -190,6 +203,7 @@ def replay(console: Console, recording: Recording, limits: Limits | None = None)
             verdicts = judge.judge(sample)
             story.take(sample, verdicts)
             screen.show(sample, verdicts)
+            taken(sample, verdicts)
     return story.end()
 
 
