@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from dsv4ctl.inflight.chance import SUSPICION, chance_of_run, chance_of_shift
 from dsv4ctl.inflight.sample import Decode
 
-# Three looks in a row at which decode expects nothing while prefill has something for it: a request that has just
-# arrived is seen so for the milliseconds between two polls.
+# Three looks in a row at which decode expects fewer than prefill has for it: a request that has just arrived is seen so
+# for the milliseconds between two polls, and a health check, which is for no decode, until the next one.
 _ORPHAN_LOOKS = 3
 # Two looks this many mean stays apart have little in common: at most the requests that stay for much longer.
 _STAYS_APART = 4.0
@@ -49,17 +49,17 @@ class Clue:
 
 @dataclass
 class _Stretch:
-    """Looks in a row that have something in common: since when, how many, and the least count in them."""
+    """Looks in a row that have something in common: since when, how many, and the least number in them."""
 
     since_s: float
     least: int
     looks: int = 1
     last_s: float = 0.0
 
-    def add(self, look: Look) -> None:
-        self.least = min(self.least, look.count)
+    def add(self, at_s: float, count: int) -> None:
+        self.least = min(self.least, count)
         self.looks += 1
-        self.last_s = look.at_s
+        self.last_s = at_s
 
     @property
     def for_s(self) -> float:
@@ -95,11 +95,17 @@ class CountHistory:
             self._end_run()
             self._looks += 1
             return
-        self._run = _longer(self._run, look, goes_on=True)
+        self._run = _longer(self._run, look.at_s, look.count, goes_on=True)
         same_left = before is not None and look.left is not None and look.left == before.left
-        self._still = _longer(self._still, look, goes_on=same_left) if look.left is not None else None
-        is_alone = look.decode is not None and not look.decode.expecting and look.decode.silent_s <= self.refresh_s + 2
-        self._alone = _longer(self._alone, look, goes_on=True) if is_alone else None
+        self._still = _longer(self._still, look.at_s, look.count, goes_on=same_left) if look.left is not None else None
+        orphans = self._orphans(look)
+        self._alone = _longer(self._alone, look.at_s, orphans, goes_on=True) if orphans > 0 else None
+
+    def _orphans(self, look: Look) -> int:
+        """How many of what is inflight no decode expects, at least: what comes to one later, it expects already."""
+        if look.decode is None or look.decode.silent_s > self.refresh_s + 2:
+            return 0
+        return look.count - look.decode.expecting
 
     def _end_run(self) -> None:
         """What the run found becomes part of what was seen before."""
@@ -125,10 +131,11 @@ class CountHistory:
         return Clue(words, self._still.least, self._still.for_s, certain=True)
 
     def _orphan(self) -> Clue | None:
-        """What is inflight on prefill is expected on decode, and decode expects nothing."""
+        """What is inflight on prefill is expected on decode, and decode expects less."""
         if self._alone is None or self._alone.looks < _ORPHAN_LOOKS:
             return None
-        words = f"decode has expected no KV at {self._alone.looks} looks in a row, over {self._alone.for_s:.0f} s"
+        fewer = f"{self._alone.least} fewer than prefill has for it"
+        words = f"decode has expected {fewer} at {self._alone.looks} looks in a row, over {self._alone.for_s:.0f} s"
         return Clue(words, self._alone.least, self._alone.for_s, certain=True)
 
     def _decode_silent(self, last: Look) -> Clue | None:
@@ -186,10 +193,10 @@ class CountHistory:
         return Clue(words, rise, held_s, certain=False, chance=chance)
 
 
-def _longer(stretch: _Stretch | None, look: Look, *, goes_on: bool) -> _Stretch:
+def _longer(stretch: _Stretch | None, at_s: float, count: int, *, goes_on: bool) -> _Stretch:
     if stretch is None or not goes_on:
-        return _Stretch(look.at_s, look.count, last_s=look.at_s)
-    stretch.add(look)
+        return _Stretch(at_s, count, last_s=at_s)
+    stretch.add(at_s, count)
     return stretch
 
 

@@ -105,6 +105,11 @@ def test_decode_that_expects_nothing_or_stands_still_shows_a_pin_of_prefill() ->
     assert states(orphan)[-1] == "pinned"
     expecting = [stock(float(t), 1, left=float(t), decode=Decode(1, 0.1)) for t in range(20)]
     assert states(expecting)[-1] == "flowing"
+    busy = [stock(float(t), 5, left=float(t), decode=Decode(2 + t % 2, 0.1)) for t in range(20)]
+    last = judged(busy)[-1]
+    assert (last.state, last.basis, last.pinned) == ("pinned", "followed", 2)
+    moments = [stock(float(t), 5, left=float(t), decode=Decode(4 + t % 2, 0.1)) for t in range(200)]
+    assert set(states(moments)) == {"flowing"}
     frozen = [stock(float(t), 1, left=None, decode=Decode(1, float(t))) for t in range(20)]
     assert states(frozen)[-1] == "pinned"
 
