@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -782,9 +783,14 @@ def main() -> None:
     """Say what was found."""
     logging.disable(logging.CRITICAL)
     apply_patches()
-    json.dump(play(), sys.stdout, indent=1)
-    sys.stdout.flush()
-    os._exit(0)  # NIXL's threads never end, and are no daemons
+    # NIXL's threads never end, and are no daemons: after a scene that failed as well.
+    try:
+        json.dump(play(), sys.stdout, indent=1)
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from dsv4ctl.hosts.base import Completed, LogSource, LogStream
 from dsv4ctl.hosts.command import cannot_start, check_command, describe, require_success
 from dsv4ctl.hosts.follow import START_DEADLINE_S, Lines, describe_source, follower_argv, started
 from dsv4ctl.hosts.remote_files import os_error
+from dsv4ctl.hosts.trust import trusted
 from dsv4ctl.waiting import wait_until
 
 LOCAL = "local"
@@ -128,7 +129,7 @@ class LocalHost:
 
     def http(self, *, timeout_s: float) -> httpx.Client:
         """A plain client (see `Host.http`). Proxies of the environment are not for our loopback."""
-        return httpx.Client(timeout=timeout_s, trust_env=False)
+        return httpx.Client(timeout=timeout_s, trust_env=False, verify=trusted())
 
     def follow(self, source: LogSource, *, tail_lines: int = 0) -> LogStream:
         """Follow a log (see `Host.follow`). The follower ends when we do, whatever way we end."""

@@ -118,6 +118,7 @@ class FaultStack:
     """
 
     folder: Path
+    profile: StackProfile
     workers: Mapping[Role, Worker]
     clock: Path
     knobs: Knobs
@@ -137,7 +138,7 @@ class FaultStack:
         model = argv[argv.index("--model-path") + 1]
         variant = Path(model).name
         subprocess.run([argv[0], "-m", "serving.cpu.tiny_model", model, "--variant", variant], check=True, timeout=60)
-        return cls(folder, workers, clock, knobs)
+        return cls(folder, profile, workers, clock, knobs)
 
     @property
     def url(self) -> str:
