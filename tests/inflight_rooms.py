@@ -783,14 +783,15 @@ def main() -> None:
     """Say what was found."""
     logging.disable(logging.CRITICAL)
     apply_patches()
-    # NIXL's threads never end, and are no daemons: after a scene that failed as well.
+    failed = 1
     try:
         json.dump(play(), sys.stdout, indent=1)
         sys.stdout.flush()
-    except BaseException:
+        failed = 0
+    except Exception:  # noqa: BLE001 - whatever it is, it is to be seen
         traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+    finally:
+        os._exit(failed)  # NIXL's threads never end, and are no daemons
 
 
 if __name__ == "__main__":
