@@ -48,6 +48,8 @@ def test_as_it_is_one_client_that_hangs_up_ends_all_service(tmp_path: Path) -> N
         assert more == [None, None], f"hung up when prefill held {held} tokens"
         assert set(green(older).values()) == {200}
         assert "First message should be b'NixlMsgGuard'. Foreign traffic?" in older.log("prefill-0")
+        # Nothing comes as far as the inflight queue, and that is what is said of it.
+        assert watched(older) == (0, ["loads"], 0)
 
 
 def test_patched_it_serves_on(tmp_path: Path) -> None:
@@ -62,9 +64,17 @@ def test_patched_it_serves_on(tmp_path: Path) -> None:
             assert stack.ask(client, older.profile.url, prompt, within_s=120) == prompt.answer
         assert is_idle(client, older.prefill_url)
         assert is_idle(client, older.decode_url)
+        assert watched(older) == (0, ["loads"], 0)
         log = older.log("prefill-0")
         assert "dsv4: ABORT for room" in log
         assert "Foreign traffic?" not in log
+
+
+def watched(older: OlderStack) -> tuple[int, list[str], int]:
+    """What watch-inflight says of this version's queue: its exit code, by which source, how many looks failed."""
+    seen = older.dsv4.run("watch-inflight", older.profile.path, "--count", "4", "-o", "json")
+    result = seen.document["result"]
+    return seen.code, result["sources"], result["failed"]
 
 
 def is_idle(client: httpx.Client, url: str, *, within_s: float = 30) -> bool:

@@ -17,7 +17,6 @@ STEPS = (
     "await:prefill-0",
     "start:router",
     "await:router",
-    "canary:small",
     "canary:large",
     "readback:router",
 )

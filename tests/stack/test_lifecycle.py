@@ -81,6 +81,7 @@ def test_ctrl_c_ends_everything_within_ten_seconds_with_requests_running(mine: D
     assert mine.run("status", profile.path).code == 3
 
 
+@pytest.mark.beside
 @pytest.mark.parametrize("apart_s", [0.4, 0.8])
 def test_ctrl_c_twice_ends_everything_too(apart_s: float, mine: Dsv4, tmp_path: Path) -> None:
     before = shm_files()
@@ -112,6 +113,7 @@ def test_after_kill_9_of_dsv4ctl_the_stack_serves_on_and_stop_ends_it(mine: Dsv4
     assert mine.run("stop", "--yes", profile.path).code == 3
 
 
+@pytest.mark.beside
 def test_a_dead_scheduler_ends_the_stack_with_its_first_error(mine: Dsv4, tmp_path: Path) -> None:
     before = shm_files()
     profile = write_profile(tmp_path, "death")

@@ -22,7 +22,7 @@ def first_line_then_close(running: "subprocess.Popen[str]") -> None:
 def test_a_start_and_a_stop_that_nobody_listens_to(tmp_path: Path) -> None:
     before = shm_files()
     mine = Dsv4(tmp_path / "state")
-    profile = write_profile(tmp_path, "unheard")
+    profile = write_profile(tmp_path, "unheard", extends="cpu-kv-heavy")
     serving = mine.start("serve", "--detach", profile.path)
     first_line_then_close(serving)
     assert serving.wait(120) == 0

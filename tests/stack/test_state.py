@@ -100,6 +100,7 @@ def test_a_deleted_state_directory_leaves_strays_that_are_told_and_not_touched(
     assert leftovers(shared, shm_files()).pids
 
 
+@pytest.mark.beside
 def test_of_two_starts_at_once_one_wins_and_the_other_says_so(mine: Dsv4, tmp_path: Path) -> None:
     before = shm_files()
     profile = write_profile(tmp_path, "twice")

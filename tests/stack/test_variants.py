@@ -1,5 +1,6 @@
 """The variants of the CPU profile come up, prove themselves, answer rightly, end a pinned request, and go."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,6 @@ LENGTHS = (1, 300, 4097, 8000)
         ("cpu-pp2", 1, 1),
         ("cpu-mooncake", 1, 1),
         ("cpu-2p2d", 2, 2),
-        ("cpu-kv-heavy", 1, 1),
         ("cpu-overlap", 1, 1),
     ],
 )
@@ -37,6 +37,12 @@ def test_the_variant_serves(extends: str, prefill: int, decode: int, tmp_path: P
     check_equality(profile.url, None, lengths=LENGTHS)
     if prefill == decode == 1:
         check_held_canaries(profile)
+    watched = mine.run("watch-inflight", profile.path, "--count", "3", "-o", "jsonl")
+    assert watched.code == 0, watched.err
+    # One queue a prefill worker, whatever its ranks are; each by its own figures.
+    seen = [json.loads(line)["event"]["verdicts"] for line in watched.out.splitlines() if "verdicts" in line]
+    queues = {verdict["worker"] for verdicts in seen for verdict in verdicts if verdict["state"] in ("idle", "flowing")}
+    assert queues == {f"prefill-{number}" for number in range(prefill)}
     stopped = mine.run("stop", "--yes", profile.path)
     assert stopped.code == 0, stopped.err
     assert_gone(profile, before)
