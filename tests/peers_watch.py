@@ -130,21 +130,32 @@ def a_worker_that_was_gone_is_named_and_there(scene: Scene, poll: Any) -> Any:
 
 
 def nobody_opens_a_room(scene: Scene, poll: Any) -> Any:
-    """Decode asks for one whose request died with the prefill before this one, and for one that comes late."""
+    """Decode asks for one whose request died with the prefill before this one, and for one that comes late.
+
+    And for one that it gives up itself, before prefill's half has come so far as to open it.
+    """
     scene.registers("a", scene.starts("a"))
     scene.room(21, poll.WaitingForInput, of="a", opened=False)
     scene.room(22, poll.WaitingForInput, of="a", opened=False)
+    scene.room(23, poll.WaitingForInput, poll.Failed, of="a", opened=False)
+    scene.room(24, poll.Bootstrapping, poll.Failed, of="a")
     scene.looks()
     scene.looks(after_s=UNCLAIMED_GRACES * GRACE_S - 0.1)
-    before = scene.found(21, 22)
+    before = scene.found(21, 22, 23, 24)
     scene.room(22, opened=True)
     scene.looks(after_s=0.2)
-    left = [21 in scene.manager.request_status, 21 in scene.manager.transfer_infos, 21 in scene.manager.failure_records]
+    tables = (scene.manager.request_status, scene.manager.transfer_infos, scene.manager.failure_records)
+    left = [room in table for room in (21, 23) for table in tables]
     for sock in (*scene.manager._socket_cache.values(), *scene.manager._monitor_cache.values()):
         sock.close(linger=0)
     scene.manager._socket_cache.clear()
     scene.manager._monitor_cache.clear()
-    return {"before": before, "left of it": left, "the late one": scene.found(22)}
+    return {
+        "before": before,
+        "left of it": left,
+        "the late one": scene.found(22),
+        "one that prefill ends": scene.found(24),
+    }
 
 
 def prefill_gives_up_a_room(scene: Scene, poll: Any) -> Any:

@@ -87,14 +87,14 @@ class Watch:
 
     def look(self) -> None:
         """One look at all workers and all rooms; fails the rooms that are lost."""
-        named, waiting = self._open_rooms()
+        named, waiting, ended = self._rooms()
         now_s = self._clock()
         for name, held in list(self._lines.items()):
             self._look_at(name, held, now_s)
         for name in {name for names in named.values() for name in names if name in self._gone}:
             self._look_again(name)
         self._waiting.look(waiting, now_s)
-        self._unclaimed.look((room for room in named if room not in told.opened), now_s)
+        self._unclaimed.look((room for room in (*named, *ended) if room not in told.opened), now_s)
         # Last, for no room may be failed for want of a worker that has just registered; looking can take seconds.
         self._notice_registrations()
         failed = lost(
@@ -108,7 +108,7 @@ class Watch:
         for room, reason in failed.items():
             self._fail(room, reason)
         for room, waited_s in self._unclaimed.overdue(UNCLAIMED_GRACES * self._grace_s, now_s).items():
-            self._drop_unclaimed(room, waited_s)
+            self._drop_unclaimed(room, waited_s, has_ended=room in ended)
         while self.given_up:
             self._tell_all(*self.given_up.popleft())
 
@@ -122,20 +122,21 @@ class Watch:
                 known.close()
             self._lines[name] = Line((registration.endpoint, registration.dst_port))
 
-    def _open_rooms(self) -> tuple[dict[int, list[str]], list[int]]:
-        """The rooms that have not ended, with the workers that asked for them; and those that nobody has asked for."""
+    def _rooms(self) -> tuple[dict[int, list[str]], list[int], set[int]]:
+        """The rooms that have not ended, with the workers that asked for them, or that nobody asked for; the ended."""
         from sglang.srt.disaggregation.base.conn import KVPoll
 
         named: dict[int, list[str]] = {}
         waiting: list[int] = []
+        ended: set[int] = set()
         for room, status in statuses(self._manager.request_status).items():
             if status in (KVPoll.Failed, KVPoll.Success):
-                continue
-            if infos := self._manager.transfer_infos.get(room):
+                ended.add(room)
+            elif infos := self._manager.transfer_infos.get(room):
                 named[room] = list(infos)
             elif status == KVPoll.Bootstrapping:
                 waiting.append(room)
-        return named, waiting
+        return named, waiting, ended
 
     def _look_at(self, name: str, held: Line, now_s: float) -> None:
         try:
@@ -188,15 +189,19 @@ class Watch:
         if ended is not None:
             logger.warning("dsv4 lost decode room=%s rank=%s reason=%r", room, self._rank, reason)
 
-    def _drop_unclaimed(self, room: int, waited_s: float) -> None:
-        """Tell the decode that asked for a room which nobody opened, and close it: there is no sender that would."""
+    def _drop_unclaimed(self, room: int, waited_s: float, *, has_ended: bool) -> None:
+        """Tell the decode that asked for a room which nobody opened, and close it: there is no sender that would.
+
+        One that has ended, decode has given up itself: its client went away before prefill's half came so far.
+        """
         if room in told.opened:
             return
-        reason = (
-            f"no request has come to prefill for this room in {waited_s:.0f} s: prefill was restarted since it was "
-            "sent, or its half of it was lost; send the request again"
-        )
-        self._fail(room, reason)
+        if not has_ended:
+            reason = (
+                f"no request has come to prefill for this room in {waited_s:.0f} s: prefill was restarted since it was "
+                "sent, or its half of it was lost; send the request again"
+            )
+            self._fail(room, reason)
         manager = self._manager
         manager.transfer_infos.pop(room, None)
         manager.req_to_decode_prefix_len.pop(room, None)

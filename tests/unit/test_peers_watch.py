@@ -35,7 +35,8 @@ def test_every_decode_hears_of_a_room_that_prefill_gave_up(found: dict[str, Any]
 @pytest.mark.parametrize("kind", ["dict", "store"])
 def test_a_room_that_decode_asks_for_and_nobody_opens_is_closed_again(found: dict[str, Any], kind: str) -> None:
     assert found[kind]["nobody_opens_a_room"] == {
-        "before": ["WaitingForInput", "WaitingForInput"],
-        "left of it": [False, False, False],
+        "before": ["WaitingForInput", "WaitingForInput", "Failed", "Failed"],
+        "left of it": [False] * 6,
         "the late one": ["WaitingForInput"],
+        "one that prefill ends": ["Failed"],
     }
