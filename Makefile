@@ -33,6 +33,7 @@ bench: install-dev
 	$(BIN)/python -m benchmarks.startup $(ARGS)
 	$(BIN)/python -m benchmarks.poll
 	$(BIN)/python -m benchmarks.reliability
+	$(BIN)/python -m pytest -s tests/soak
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev

@@ -19,6 +19,8 @@ _STAYS_APART = 4.0
 _STAYS_COUNTED = 10
 # So many times as long as any time before that the queue was occupied.
 _UNHEARD_OF = 2.0
+# And so many times as long must the queue have been watched before, where nothing says how long a stay is.
+_KNOWN_FOR = 2.0
 _WINDOWS = 40
 _SPANS = 20
 
@@ -157,6 +159,9 @@ class CountHistory:
         if run.for_s < _UNHEARD_OF * self._longest_s:
             # Where few requests stay very long the looks are not as independent as the mean stay has them.
             chance = max(chance, SUSPICION)
+        if self._mean_stay_s() is None and before_s < _KNOWN_FOR * run.for_s:
+            # Where stays are not known either, a quiet time before the first burst says little about the next ones.
+            chance = max(chance, SUSPICION)
         words = (
             f"never zero at {looks} looks {gap_s:.1f} s apart, over {run.for_s:.0f} s; before, {occupied} of {earlier} "
             f"such looks found something: by chance {chance:.1g}"
@@ -164,17 +169,22 @@ class CountHistory:
         return Clue(words, 1, run.for_s, certain=False, chance=chance)
 
     def _gap_s(self) -> float:
-        """How far apart looks must be to be independent: several mean stays, by Little's law from what has left.
+        """How far apart looks must be to be independent: several mean stays.
 
-        Where that is not known, the longest time that the queue was ever occupied, which is longer than any stay in it.
+        Where those are not known, the longest time that the queue was ever occupied, which is longer than any of them.
         """
-        if self._first is not None and self.last is not None:
-            gone = (self.last.left or 0.0) - (self._first.left or 0.0)
-            seen = self._looks + (self._run.looks if self._run is not None else 0)
-            if gone >= _STAYS_COUNTED and seen:
-                stay_s = self._counts / seen * (self.last.at_s - self._first.at_s) / gone
-                return max(self.refresh_s, _STAYS_APART * stay_s)
-        return max(self.refresh_s, self._longest_s)
+        stay_s = self._mean_stay_s()
+        return max(self.refresh_s, self._longest_s if stay_s is None else _STAYS_APART * stay_s)
+
+    def _mean_stay_s(self) -> float | None:
+        """How long a request stays, by Little's law of what has left; None where too little has, or nothing is known."""
+        if self._first is None or self.last is None:
+            return None
+        gone = (self.last.left or 0.0) - (self._first.left or 0.0)
+        seen = self._looks + (self._run.looks if self._run is not None else 0)
+        if gone < _STAYS_COUNTED or not seen:
+            return None
+        return self._counts / seen * (self.last.at_s - self._first.at_s) / gone
 
     def _window_s(self) -> float:
         """A window holds many looks and several of the spans seen."""
