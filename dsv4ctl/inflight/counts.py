@@ -177,7 +177,7 @@ class CountHistory:
         return max(self.refresh_s, self._longest_s if stay_s is None else _STAYS_APART * stay_s)
 
     def _mean_stay_s(self) -> float | None:
-        """How long a request stays, by Little's law of what has left; None where too little has, or nothing is known."""
+        """How long a request stays, by Little's law of what has left; None where too few have, or none is counted."""
         if self._first is None or self.last is None:
             return None
         gone = (self.last.left or 0.0) - (self._first.left or 0.0)
