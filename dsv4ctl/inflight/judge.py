@@ -12,6 +12,7 @@ from typing import Any
 from dsv4ctl.inflight.chance import FALSE_ALARM, SUSPICION
 from dsv4ctl.inflight.counts import Clue, CountHistory, Look
 from dsv4ctl.inflight.sample import REFRESH_S, Queue, Sample
+from dsv4ctl.inflight.spans import LONGEST_GAP_S
 from dsv4ctl.inflight.verdict import Basis, State, Verdict
 
 
@@ -80,7 +81,7 @@ class _QueueJudge:
         moved = self._moved(sample)
         if not queue.count:
             self.occupied_since_s = None
-        elif self.occupied_since_s is None:
+        elif self.occupied_since_s is None or sample.at_s - self.last_s > LONGEST_GAP_S:
             self.occupied_since_s = sample.at_s
         verdict = fired or self._stale(sample, queue) or self._by_source(sample, queue, moved=moved)
         self.pinned = verdict.state == "pinned"

@@ -5,20 +5,19 @@ columns of time and value as a shell loop leaves them, is read as well.
 """
 
 import json
-import re
-from collections.abc import Iterator
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from dsv4ctl.errors import UsageError
 from dsv4ctl.inflight.judge import Limits
-from dsv4ctl.inflight.sample import Queue, Sample
+from dsv4ctl.inflight.sample import Sample
+from dsv4ctl.inflight.trace import read_trace
 
 KIND = "dsv4ctl watch-inflight"
 SCHEMA_VERSION = 1
-_CLOCK = re.compile(r"(?:\d{4}-\d\d-\d\d[T ])?(?P<h>\d{1,2}):(?P<m>\d\d)(?::(?P<s>\d\d(?:\.\d+)?))?")
-_DAY_S = 86_400.0
+_LATEST_CLOCK = 1e11
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,10 @@ def read_recording(path: Path) -> Recording:
             f"{path} cannot be read: {error}", hint="give a file that --record wrote, or a trace"
         ) from error
     lines = text.splitlines()
-    found = _ours(path, lines) if text.startswith("{") else _trace(path, lines)
+    if text.startswith("{"):
+        found = _ours(path, lines)
+    else:
+        found = Recording(Header(path.name, "", None, Limits()), read_trace(path, lines))
     if not found.samples:
         raise UsageError(f"{path} has no sample in it")
     return found
@@ -87,13 +89,24 @@ def _ours(path: Path, lines: list[str]) -> Recording:
                 _check_kind(path, document)
                 header = of_header.validate_python({key: document[key] for key in Header.__dataclass_fields__})
             else:
-                samples.append(of_sample.validate_python(document["sample"]))
-        except (json.JSONDecodeError, ValidationError, KeyError, TypeError) as error:
+                samples.append(_checked(of_sample.validate_python(document["sample"])))
+        except (json.JSONDecodeError, ValidationError, KeyError, TypeError, ValueError) as error:
             if number == len(lines) and number > 1:
                 break
             raise UsageError(f"{path}, line {number}: no sample of a watch ({_first_line(error)})") from error
     assert header is not None
     return Recording(header, tuple(samples))
+
+
+def _checked(sample: Sample) -> Sample:
+    """The sample, if its times are some.
+
+    Raises:
+        ValueError
+    """
+    if not math.isfinite(sample.at_s) or not 0 <= sample.clock < _LATEST_CLOCK:
+        raise ValueError(f"at_s {sample.at_s} and clock {sample.clock} are no times")
+    return sample
 
 
 def _check_kind(path: Path, document: object) -> None:
@@ -106,47 +119,3 @@ def _check_kind(path: Path, document: object) -> None:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _trace(path: Path, lines: list[str]) -> Recording:
-    moments = list(_columns(path, lines))
-    start = moments[0][0] if moments else 0.0
-    samples = tuple(
-        Sample(path.name, moment - start, moment, queues=(Queue("gauge", 0, count),)) for moment, count in moments
-    )
-    return Recording(Header(path.name, "", None, Limits()), samples)
-
-
-def _columns(path: Path, lines: list[str]) -> Iterator[tuple[float, int]]:
-    before: float | None = None
-    days = 0.0
-    for number, line in enumerate(lines, 1):
-        words = line.split()
-        if not words or line.lstrip().startswith("#"):
-            continue
-        try:
-            value = float(words[-1])
-            moment = _moment(" ".join(words[:-1]))
-        except ValueError as error:
-            hint = "each line of a trace is a time (seconds, or a clock such as 14:03:05) and a value"
-            raise UsageError(f"{path}, line {number}: {line.strip()!r} is no `time value`", hint=hint) from error
-        if before is not None and moment + days < before and ":" in words[0] and before - moment - days > _DAY_S / 2:
-            days += _DAY_S
-        moment += days
-        if before is not None and moment < before:
-            raise UsageError(f"{path}, line {number}: the time goes back, from {before:g} s to {moment:g} s")
-        if value < 0 or value != int(value):
-            raise UsageError(f"{path}, line {number}: {words[-1]} is no number of requests")
-        before = moment
-        yield moment, int(value)
-
-
-def _moment(text: str) -> float:
-    """Seconds of a time as a person or a script wrote it.
-
-    Raises:
-        ValueError
-    """
-    if clock := _CLOCK.fullmatch(text):
-        return int(clock["h"]) * 3600 + int(clock["m"]) * 60 + float(clock["s"] or 0)
-    return float(text)

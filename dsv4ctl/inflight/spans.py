@@ -1,6 +1,10 @@
 """For how long a queue was seen to hold something, without a break that was seen."""
 
 from dataclasses import dataclass, replace
+from typing import Final
+
+LONGEST_GAP_S: Final = 60.0
+"""Two looks that are further apart say nothing of the time in between: twice what the slowest source needs."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,9 @@ class Spans:
             if span is not None:
                 self._ended.append(replace(self._open.pop(queue), ended=True))
             return
+        if span is not None and at_s - span.last_s > LONGEST_GAP_S:
+            self.interrupted(queue)
+            span = None
         if span is None:
             self._open[queue] = Span(queue, at_s, at_s, count, 1, ended=False)
             return
