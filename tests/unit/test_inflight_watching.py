@@ -128,6 +128,8 @@ def test_what_is_idle_at_the_end_is_healthy_and_what_could_not_be_seen_is_not() 
 def test_a_break_in_the_looks_ends_a_span() -> None:
     report = told(aged(1, 1, 0.5), Sample("p", 2.0, 2.0, failure="refused"), aged(3, 1, 0.5)).end()
     assert [(span.began_s, span.last_s, span.ended) for span in report.spans] == [(1, 1, False), (3, 3, False)]
+    report = told(aged(1, 1, 0.5), aged(60, 1, 0.5), aged(7200, 1, 0.5)).end()
+    assert [(span.began_s, span.last_s, span.ended) for span in report.spans] == [(1, 60, False), (7200, 7200, False)]
 
 
 def test_what_a_watch_waits_for() -> None:
