@@ -3,16 +3,17 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import HostUnreachable
 from dsv4ctl.inflight.freshness import Freshness
 from dsv4ctl.inflight.lines import event_of
-from dsv4ctl.inflight.readings import left_of_loads, left_of_metrics, queue_of_load, queues_of_gauge
+from dsv4ctl.inflight.printable import printable
+from dsv4ctl.inflight.readings import left_by_rank, left_of_loads, left_of_metrics, queue_of_load, queues_of_gauge
 from dsv4ctl.inflight.sample import Decode, Event, Queue, Sample
 from dsv4ctl.metrics.exposition import Exposition, Unreadable, parse_exposition
-from dsv4ctl.metrics.loads import PATH, Load, UnreadableLoads, parse_loads
+from dsv4ctl.metrics.loads import PATH, Load, parse_loads
 
 if TYPE_CHECKING:
     import httpx
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 # Rendering /metrics costs the engine a hundred milliseconds and more, /v1/loads a few.
 METRICS_EVERY_S = 5.0
+LOADS_AGAIN_S = 10.0
+"""After so long an engine that had no loads is asked for them again."""
+
 _LINES_AT_ONCE = 500
 
 
@@ -61,11 +65,11 @@ class DecodeLook:
         waiting = [load for load in loads if load.expecting is not None]
         if not waiting:
             return None
-        ages = [
-            self._fresh.setdefault(load.dp_rank, Freshness()).age_s(load.published_at, self.clock(), answer.served)
-            for load in waiting
-        ]
-        return Decode(sum(load.expecting or 0 for load in waiting), max(ages))
+        ages = [_age_s(self._fresh, load, self.clock(), answer) for load in waiting]
+        known = [age_s for age_s in ages if age_s is not None]
+        if len(known) < len(ages):
+            return None
+        return Decode(sum(load.expecting or 0 for load in waiting), max(known), min(known))
 
 
 @dataclass
@@ -82,7 +86,7 @@ class PrefillLook:
     metrics: Exposition | None = None
     _metrics_s: float = float("-inf")
     _fresh: dict[int, Freshness] = field(default_factory=dict)
-    _has_loads: bool = True
+    _loads_again_s: float = float("-inf")
     _prefilled: int = 0
     _starts: int = 0
     _last_batch: Event | None = None
@@ -95,7 +99,7 @@ class PrefillLook:
             events = self._events()
             queues, left, took_s = self._queues()
         except CannotSample as error:
-            return Sample(self.name, at_s - self.began_s, self.wall_clock(), failure=str(error))
+            return Sample(self.name, at_s - self.began_s, self.wall_clock(), failure=printable(str(error)))
         return Sample(
             worker=self.name,
             at_s=at_s - self.began_s,
@@ -108,16 +112,19 @@ class PrefillLook:
         )
 
     def _queues(self) -> tuple[tuple[Queue, ...], Mapping[str, float], float]:
-        if self._has_loads:
+        if self.clock() >= self._loads_again_s:
             try:
                 answer = _get(self.client, self.url + PATH, self.clock)
                 loads = _loads(answer)
             except NoSuchPage:
                 loads = ()
             self._notice_restart(loads)
-            if loads and (queues := self._of_loads(loads, answer)):
-                return queues, left_of_loads(loads) or self._left_of_metrics(), answer.took_s
-            self._has_loads = False
+            if loads:
+                left = left_of_loads(loads) or self._left_of_metrics()
+                if queues := self._of_loads(loads, answer):
+                    return queues, left, answer.took_s
+            # An older engine has none; one that starts has none yet.
+            self._loads_again_s = self.clock() + LOADS_AGAIN_S
         return self._of_older_sources()
 
     def _left_of_metrics(self) -> Mapping[str, float]:
@@ -134,17 +141,25 @@ class PrefillLook:
         if self._last_batch is not None:
             return (Queue("log", 0, self._last_batch.count or 0),), {}, took_s
         # What it has not got now it may have when it is up.
-        self._has_loads = True
+        self._loads_again_s = float("-inf")
         raise CannotSample(f"{self.url} says nothing of an inflight queue, in /v1/loads or in /metrics: is it prefill?")
 
     def _of_loads(self, loads: Sequence[Load], answer: _Answer) -> tuple[Queue, ...]:
         now_s = self.clock()
         found = []
         for load in loads:
-            age_s = self._fresh.setdefault(load.dp_rank, Freshness()).age_s(load.published_at, now_s, answer.served)
+            age_s = _age_s(self._fresh, load, now_s, answer)
             if (queue := queue_of_load(load, age_s)) is not None:
                 found.append(queue)
-        return tuple(found)
+        return self._with_left(found)
+
+    def _with_left(self, queues: Sequence[Queue]) -> tuple[Queue, ...]:
+        """Each with what has left it, where the metrics that were read last say so of a rank."""
+        ranks = left_by_rank(self.metrics) if self.metrics is not None else {}
+        return tuple(
+            replace(queue, left=ranks[queue.dp_rank]) if queue.left is None and queue.dp_rank in ranks else queue
+            for queue in queues
+        )
 
     def _notice_restart(self, loads: Sequence[Load]) -> None:
         """A counter that only grows has fallen: another engine answers now."""
@@ -220,5 +235,12 @@ def _get(client: "httpx.Client", url: str, clock: Callable[[], float]) -> _Answe
 def _loads(answer: _Answer) -> tuple[Load, ...]:
     try:
         return parse_loads(json.loads(answer.body))
-    except (json.JSONDecodeError, UnreadableLoads) as error:
+    except (ValueError, RecursionError) as error:
         raise CannotSample(f"/v1/loads is not understood: {error}") from error
+
+
+def _age_s(fresh: dict[int, Freshness], load: Load, now_s: float, answer: _Answer) -> float | None:
+    """How old a load is at most; None where it does not say of when it is."""
+    if load.published_at is None:
+        return None
+    return fresh.setdefault(load.dp_rank, Freshness()).age_s(load.published_at, now_s, answer.served)

@@ -21,6 +21,8 @@ _STAYS_COUNTED = 10
 _UNHEARD_OF = 2.0
 # And so many times as long must the queue have been watched before, where nothing says how long a stay is.
 _KNOWN_FOR = 2.0
+# Counters are read every 5 s: what they show may have been so long before.
+_COUNTERS_LAG_S = 6.0
 _WINDOWS = 40
 _SPANS = 20
 
@@ -75,6 +77,8 @@ class CountHistory:
     refresh_s: float
     last: Look | None = None
     _first: Look | None = None
+    _first_counted: Look | None = None
+    _moved_s: float | None = None
     _run: _Stretch | None = None
     _still: _Stretch | None = None
     _alone: _Stretch | None = None
@@ -89,6 +93,9 @@ class CountHistory:
         """One more look, later than the others."""
         before, self.last = self.last, look
         self._first = self._first or look
+        if before is not None and before.left is not None and look.left is not None and look.left > before.left:
+            self._moved_s = look.at_s
+        self._first_counted = self._first_counted or (look if look.left is not None else None)
         self._counts += look.count
         if self._floors is None:
             self._floors = _Floors(self._window_s())
@@ -141,11 +148,14 @@ class CountHistory:
         return Clue(words, self._alone.least, self._alone.for_s, certain=True)
 
     def _decode_silent(self, last: Look) -> Clue | None:
-        """A decode whose scheduler stands still takes no KV: what waits for it is stuck."""
-        if last.decode is None or not last.decode.silent_s or self._run is None:
+        """Where every decode's scheduler stands still nobody takes KV: what is inflight and does not leave is stuck."""
+        if last.decode is None or not last.decode.all_silent_s or self._run is None:
             return None
-        held_s = min(last.decode.silent_s, self._run.for_s)
-        words = f"decode's scheduler has published nothing for {last.decode.silent_s:.0f} s"
+        began_s = last.at_s - last.decode.all_silent_s
+        if self._moved_s is not None and self._moved_s > began_s + _COUNTERS_LAG_S:
+            began_s = self._moved_s
+        held_s = min(last.at_s - began_s, self._run.for_s)
+        words = f"no decode scheduler has published anything for {last.decode.all_silent_s:.0f} s"
         return Clue(words, self._run.least, held_s, certain=True) if held_s > 0 else None
 
     def _never_zero(self, run: _Stretch) -> Clue | None:
@@ -178,13 +188,14 @@ class CountHistory:
 
     def _mean_stay_s(self) -> float | None:
         """How long a request stays, by Little's law of what has left; None where too few have, or none is counted."""
-        if self._first is None or self.last is None:
+        first, last = self._first_counted, self.last
+        if first is None or last is None or first.left is None or last.left is None:
             return None
-        gone = (self.last.left or 0.0) - (self._first.left or 0.0)
+        gone = last.left - first.left
         seen = self._looks + (self._run.looks if self._run is not None else 0)
         if gone < _STAYS_COUNTED or not seen:
             return None
-        return self._counts / seen * (self.last.at_s - self._first.at_s) / gone
+        return self._counts / seen * (last.at_s - first.at_s) / gone
 
     def _window_s(self) -> float:
         """A window holds many looks and several of the spans seen."""

@@ -9,7 +9,7 @@ def findings_of(report: Report) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for pin in report.pins:
         which = f"request {pin.request}" if pin.request else f"{pin.requests} or more requests"
-        still = "and is gone since" if pin.ended else "and still is"
+        still = "and is gone since" if pin.ended else "and could not be seen since" if pin.unseen else "and still is"
         message = f"{pin.queue}: {which} was inflight for at least {pin.oldest_s:.1f} s {still}"
         remedy = "`dsv4ctl logs` of its decode; the watchdog ends it at its timeout, where it is on"
         evidence = {"queue": pin.queue, "request": pin.request, "oldest_s": pin.oldest_s, "basis": pin.basis}

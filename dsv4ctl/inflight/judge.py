@@ -55,6 +55,10 @@ class Judge:
         for queue in sample.queues:
             judge = self._queues.setdefault((sample.worker, queue.dp_rank), _QueueJudge(self._limits))
             found.append(judge.judge(sample, queue))
+        there = {queue.dp_rank for queue in sample.queues}
+        missing = sorted(rank for worker, rank in self._queues if worker == sample.worker and rank not in there)
+        words = "the worker answers, and says nothing of this rank any more"
+        found += [Verdict(sample.worker, rank, sample.at_s, "unreachable", "seen", (words,)) for rank in missing]
         return tuple(found)
 
 
@@ -75,10 +79,13 @@ class _QueueJudge:
 
     def judge(self, sample: Sample, queue: Queue) -> Verdict:
         """The verdict, and everything that the next one needs."""
-        if self.started is not None and sample.started is not None and sample.started != self.started:
+        left = queue.left if queue.left is not None else sum(sample.left.values()) if sample.left else None
+        if self._is_another_engine(sample, queue, left):
             self._forget()
         fired = self._fired(sample, queue)
-        moved = self._moved(sample)
+        self.started = sample.started or self.started
+        moved = left is not None and self.left is not None and left > self.left
+        self.left = left
         if not queue.count:
             self.occupied_since_s = None
         elif self.occupied_since_s is None or sample.at_s - self.last_s > LONGEST_GAP_S:
@@ -90,18 +97,17 @@ class _QueueJudge:
         self.last, self.last_s = queue, sample.at_s
         return verdict
 
-    def _forget(self) -> None:
-        """The engine was started anew: nothing of it is what it was."""
-        for name, value in _QueueJudge(self.limits).__dict__.items():
-            setattr(self, name, value)
+    def _is_another_engine(self, sample: Sample, queue: Queue, left: float | None) -> bool:
+        """Whether the engine was started anew since the sample before: counters that only grow have fallen."""
+        if self.started is not None and sample.started is not None and sample.started != self.started:
+            return True
+        fewer_left = left is not None and self.left is not None and left < self.left
+        return fewer_left or (queue.fires is not None and self.fires is not None and queue.fires < self.fires)
 
-    def _moved(self, sample: Sample) -> bool:
-        """Whether a request has left the queue since the sample before."""
-        self.started = sample.started or self.started
-        if not sample.left:
-            return False
-        before, self.left = self.left, sum(sample.left.values())
-        return before is not None and self.left > before
+    def _forget(self) -> None:
+        """The engine was started anew: nothing of it is what it was, and its counters began at 0."""
+        for name, value in _QueueJudge(self.limits, fires=0, left=0.0).__dict__.items():
+            setattr(self, name, value)
 
     def _fired(self, sample: Sample, queue: Queue) -> Verdict | None:
         """The watchdog's own word for it, by its counter or its line: a count that fell proves nothing."""
@@ -170,7 +176,10 @@ class _QueueJudge:
         if doubtful:
             chance = min((clue.chance for clue in doubtful if not clue.certain), default=None)
             return self._say(sample, queue, "suspect", "unsure", *(clue.words for clue in doubtful), chance=chance)
-        return self._say(sample, queue, "flowing", "unsure", f"{queue.count} inflight, and nothing speaks for a pin")
+        words = f"{queue.count} inflight, and nothing speaks for a pin"
+        if moved:
+            return self._say(sample, queue, "flowing", "followed", "requests have left since the last sample", words)
+        return self._say(sample, queue, "flowing", "unsure", words)
 
     def _is_pin(self, clue: Clue) -> bool:
         if clue.certain:

@@ -2,6 +2,7 @@
 
 import re
 
+from dsv4ctl.inflight.printable import printable
 from dsv4ctl.inflight.sample import Event
 
 # The watchdog's own line (serving/inflight/watchdog.py). A client chooses the id: it may hold anything but a newline.
@@ -21,13 +22,13 @@ def event_of(line: str) -> Event | None:
 
     The other ranks of the same requests print the watchdog's line as well: only that of the first counts.
     """
-    text = _PREFIX.sub("", line)[:_LONGEST]
+    text = printable(_PREFIX.sub("", line)[:_LONGEST])
     if found := _FIRED.search(line):
         if found["tp"] != "0" or found["pp"] != "0":
             return None
-        return Event("fired", text, int(found["dp"]), found["rid"], float(found["age"]), found["state"])
+        return Event("fired", text, int(found["dp"]), printable(found["rid"]), float(found["age"]), found["state"])
     if found := _BATCH.search(line):
         return Event("batch", text, count=int(found["count"]))
     if found := _FAILED.search(line):
-        return Event("transfer failed", text, rid=found["rid"])
+        return Event("transfer failed", text, rid=printable(found["rid"]))
     return None

@@ -1,7 +1,9 @@
 """From an engine's own words to a queue: which figure is taken, and from where."""
 
+import math
 from collections.abc import Mapping, Sequence
 
+from dsv4ctl.inflight.printable import printable
 from dsv4ctl.inflight.sample import Queue
 from dsv4ctl.metrics.exposition import Exposition
 from dsv4ctl.metrics.loads import Load
@@ -17,34 +19,36 @@ _LEFT = {
 }
 
 
-def queue_of_load(load: Load, written_age_s: float) -> Queue | None:
-    """A prefill rank's queue by its load: the patched engine's section where it has one, else the bare count.
+def queue_of_load(load: Load, written_age_s: float | None) -> Queue | None:
+    """A prefill rank's queue by its load: the patched engine's section where it has a whole one, else the bare count.
 
-    None for a load that is not prefill's. Raises nothing for a section that lacks a figure: it is not known then.
+    None for a load that is not prefill's.
     """
     if load.inflight is None or load.mode != "prefill":
         return None
     section = load.dsv4
-    if "by_state" not in section:
-        return Queue("loads", load.dp_rank, load.inflight, written_age_s=written_age_s)
-    by_state = {str(state): int(count) for state, count in section["by_state"].items()}
+    by_state = {printable(str(state)): int(count) for state, count in section.get("by_state", {}).items()}
     count = sum(by_state.values())
-    refreshed_s = max(0.0, load.published_at - float(section.get("refreshed_at", load.published_at)))
+    if not by_state or (count and "oldest_age_s" not in section):
+        return Queue("loads", load.dp_rank, load.inflight, written_age_s=written_age_s)
+    if count and "refreshed_at" in section and load.published_at is not None and written_age_s is not None:
+        # Figures of an empty queue are written when it becomes empty, and stay as they are.
+        written_age_s += max(0.0, load.published_at - float(section["refreshed_at"]))
     return Queue(
         source="dsv4",
         dp_rank=load.dp_rank,
         count=count,
         health_checks=int(section.get("health_checks", 0)),
-        # Figures of an empty queue are written when it becomes empty, and stay as they are.
-        written_age_s=written_age_s + (refreshed_s if count else 0.0),
+        written_age_s=written_age_s,
         oldest_age_s=_number(section, "oldest_age_s"),
-        oldest_id=str(section["oldest_rid_hash"]) if count and "oldest_rid_hash" in section else None,
+        oldest_id=printable(str(section["oldest_rid_hash"])) if count and "oldest_rid_hash" in section else None,
         since_progress_s=_number(section, "since_progress_s"),
         by_state=by_state,
         held=int(section.get("held", 0)),
         settling=int(section.get("settling", 0)),
         timeout_s=_number(section, "timeout_s"),
         fires=int(section["fires_total"]) if "fires_total" in section else None,
+        left=float(sum(section["left_total"].values())) if "left_total" in section else None,
     )
 
 
@@ -63,9 +67,19 @@ def left_of_metrics(exposition: Exposition) -> dict[str, float]:
     return {way: total for way, total in totals.items() if total is not None}
 
 
+def left_by_rank(exposition: Exposition) -> dict[int, float]:
+    """The same by data-parallel rank, where its counters name any."""
+    found: dict[int, float] = {}
+    for name in _LEFT.values():
+        for rank, total in exposition.by_dp_rank(name).items():
+            found[rank] = found.get(rank, 0.0) + total
+    return found if len(found) > 1 else {}
+
+
 def queues_of_gauge(exposition: Exposition) -> tuple[Queue, ...]:
-    """The queues by SGLang's own gauge, by rank; none where it has no such series."""
-    return tuple(Queue("gauge", rank, int(count)) for rank, count in sorted(exposition.by_dp_rank(GAUGE).items()))
+    """The queues by SGLang's own gauge, by rank; none where it has no such series, or what it says is no number."""
+    ranks = exposition.by_dp_rank(GAUGE)
+    return tuple(Queue("gauge", rank, int(count)) for rank, count in sorted(ranks.items()) if math.isfinite(count))
 
 
 def _number(section: Mapping[str, object], name: str) -> float | None:

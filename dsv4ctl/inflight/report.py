@@ -18,7 +18,7 @@ _MINUTE_S = 60.0
 class Pin:
     """Samples in a row at which a queue was called pinned. `oldest_s`: for how long the request was inflight, at least.
 
-    `request` names it where the source does; `ended`: a later look no longer found it.
+    `request` names it where the source does; `ended`: a later look no longer found it; `unseen`: no later look could.
     """
 
     queue: str
@@ -29,6 +29,7 @@ class Pin:
     request: str | None
     basis: str
     ended: bool
+    unseen: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Story:
             self._spans.look(name, verdict.at_s, verdict.count)
             if not verdict.count:
                 self._seen_empty.add(name)
-        if verdict.state == "flowing" and verdict.basis == "seen":
+        if verdict.state == "flowing" and verdict.basis in ("seen", "followed"):
             self._left_moved.add(name)
         if verdict.state == "fired":
             self._fires.append(Fire(name, verdict.at_s, verdict.request, verdict.oldest_s))
@@ -153,7 +154,11 @@ class Story:
 
     def end(self, *, lost: int = 0, dwell_s: dict[str, float] | None = None, dwell_count: int = 0) -> Report:
         """What it all comes to."""
-        pins = tuple(sorted([*self._pins, *self._open_pin.values()], key=lambda pin: pin.began_s))
+        still = [
+            replace(pin, unseen=self._last[name].state in ("unreachable", "stale"))
+            for name, pin in self._open_pin.items()
+        ]
+        pins = tuple(sorted([*self._pins, *still], key=lambda pin: pin.began_s))
         doubts = tuple(doubt for name in self._last for doubt in self._doubts(name))
         blind = tuple(
             Blind(name, last.state == "stale", "; ".join(last.evidence))
@@ -193,7 +198,7 @@ class Story:
             what = f"it looked suspect in the end: {'; '.join(last.evidence)}"
             return [Doubt(name, what, "watch on until it is pinned or gone: --until pinned")]
         if source == "loads" and name not in self._seen_empty and name not in self._left_moved:
-            what = "the queue was never seen empty, and this engine does not count what leaves it"
+            what = "the queue was never seen empty, and nothing was seen to leave it"
             settled_by = "a quieter moment, or the patched engine, which says how old its oldest request is"
             return [Doubt(name, what, settled_by)]
         return []

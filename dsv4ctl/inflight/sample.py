@@ -26,7 +26,8 @@ class Queue:
     `count`: requests; health checks are apart where `health_checks` is not None and among them where it is.
     `written_age_s`: how long ago the engine wrote the figures, None where the source does not say. `oldest_id` names
     the oldest request: the same on two samples is the same request. `fires` counts those that the watchdog has ended
-    since the engine started, `timeout_s` is the watchdog's deadline, 0 when it is off.
+    since the engine started, `left` all that have left this rank's queue; None where that is not known of a rank.
+    `timeout_s` is the watchdog's deadline, 0 when it is off.
     """
 
     source: Source
@@ -42,17 +43,19 @@ class Queue:
     settling: int | None = None
     timeout_s: float | None = None
     fires: int | None = None
+    left: float | None = None
 
 
 @dataclass(frozen=True)
 class Decode:
-    """What all decode workers together wait for. `silent_s`: the longest that one of them has published nothing.
+    """What all decode workers together wait for: requests that wait for pages, or for KV that is on its way.
 
-    `expecting`: requests that wait for pages, or for KV that is on its way.
+    `silent_s`: the longest that one of them has published nothing, `all_silent_s` the shortest.
     """
 
     expecting: int
     silent_s: float
+    all_silent_s: float = 0.0
 
 
 EventKind = Literal["fired", "transfer failed", "batch"]

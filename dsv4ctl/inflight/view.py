@@ -107,7 +107,7 @@ def story(report: Report) -> list[str]:
         lines.insert(1, f"{len(report.spans)} spans with something inflight, the last 20 of them:")
     for pin in report.pins:
         which = f"request {pin.request}" if pin.request else f"{pin.requests} at least, which the source does not name"
-        over = "gone since" if pin.ended else "still there"
+        over = "gone since" if pin.ended else "not seen since" if pin.unseen else "still there"
         lines.append(f"{pin.queue}: PINNED for at least {pin.oldest_s:.1f} s: {which}; {over} ({pin.basis})")
     for fire in report.fires:
         after = f" after {fire.age_s:.1f} s" if fire.age_s is not None else ""

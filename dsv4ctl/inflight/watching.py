@@ -89,4 +89,8 @@ def together(looks: Sequence[Decode | None]) -> Decode | None:
     known = [look for look in looks if look is not None]
     if not known or len(known) < len(looks):
         return None
-    return Decode(sum(look.expecting for look in known), max(look.silent_s for look in known))
+    return Decode(
+        sum(look.expecting for look in known),
+        max(look.silent_s for look in known),
+        min(look.all_silent_s for look in known),
+    )

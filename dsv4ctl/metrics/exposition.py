@@ -1,5 +1,6 @@
 """Reading a Prometheus text exposition of SGLang's, from any version and through any aggregator."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ class Exposition:
         """The same for each data-parallel rank; without such a label it is rank 0."""
         replicas: dict[int, dict[tuple[tuple[str, str], ...], float]] = {}
         for point in self.named(name, **labels):
-            dp_rank = int(point.labels.get(_DP_RANK) or 0)
+            dp_rank = _rank(point)
             same = tuple(sorted((key, value) for key, value in point.labels.items() if key in _SAME_REQUESTS))
             sums = replicas.setdefault(dp_rank, {})
             sums[same] = sums.get(same, 0.0) + point.value
@@ -61,8 +62,10 @@ class Exposition:
         """
         bounds: dict[float, dict[int, dict[tuple[tuple[str, str], ...], float]]] = {}
         for point in self.named(f"{name}_bucket", **labels):
-            bound = float(point.labels["le"])
-            dp_rank = int(point.labels.get(_DP_RANK) or 0)
+            bound = _number(point.labels.get("le", ""))
+            if bound is None:
+                continue
+            dp_rank = _rank(point)
             same = tuple(sorted((key, value) for key, value in point.labels.items() if key in _SAME_REQUESTS))
             sums = bounds.setdefault(bound, {}).setdefault(dp_rank, {})
             sums[same] = sums.get(same, 0.0) + point.value
@@ -119,6 +122,19 @@ def _points(text: str) -> Iterator[Point]:
                 yield Point(canonical(sample.name), sample.labels, float(sample.value))
     except (ValueError, KeyError, IndexError) as error:
         raise Unreadable(f"no Prometheus exposition: {error}") from error
+
+
+def _rank(point: Point) -> int:
+    """The data-parallel rank of a series; 0 where it names none, or one that is no number."""
+    rank = _number(point.labels.get(_DP_RANK, "0"))
+    return int(rank) if rank is not None and math.isfinite(rank) else 0
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def canonical(name: str) -> str:

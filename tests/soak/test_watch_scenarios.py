@@ -169,7 +169,8 @@ def test_the_gauge_of_a_stock_engine_that_a_health_check_left_at_one(
     url = stock.workers["prefill"].url
 
     def left_at_one() -> bool:
-        httpx.get(f"{url}/health_generate", timeout=10)
+        for path in ("/health", "/health_generate"):
+            httpx.get(f"{url}{path}", timeout=10)
         text = httpx.get(f"{url}/metrics", timeout=10).text
         gauge = [line for line in text.splitlines() if line.startswith("sglang:num_prefill_inflight_queue_reqs")]
         return any(float(line.split()[-1]) >= 1 for line in gauge)

@@ -73,7 +73,7 @@ def test_an_engine_that_was_restarted_begins_anew() -> None:
 
 
 def test_flow_between_two_looks_at_an_empty_queue_is_seen() -> None:
-    through = [patched(1, left={"success": 3.0}), patched(2, left={"success": 9.0}), patched(3, left={"success": 9.0})]
+    through = [patched(1, left=3.0), patched(2, left=9.0), patched(3, left=9.0)]
     assert states(through) == ["idle", "flowing", "idle"]
 
 
@@ -110,8 +110,13 @@ def test_decode_that_expects_nothing_or_stands_still_shows_a_pin_of_prefill() ->
     assert (last.state, last.basis, last.pinned) == ("pinned", "followed", 2)
     moments = [stock(float(t), 5, left=float(t), decode=Decode(4 + t % 2, 0.1)) for t in range(200)]
     assert set(states(moments)) == {"flowing"}
-    frozen = [stock(float(t), 1, left=None, decode=Decode(1, float(t))) for t in range(20)]
+    frozen = [stock(float(t), 1, left=None, decode=Decode(1, float(t), float(t))) for t in range(20)]
     assert states(frozen)[-1] == "pinned"
+    # Another decode takes all of them meanwhile.
+    one_of_two = [stock(float(t), 5, left=float(t), decode=Decode(5, float(t), 0.1)) for t in range(60)]
+    assert set(states(one_of_two)) == {"flowing"}
+    flowing = [stock(float(t), 5, left=float(t), decode=Decode(5, float(t), float(t))) for t in range(60)]
+    assert "pinned" not in states(flowing)
 
 
 def test_at_low_load_a_long_run_is_too_unlikely_to_be_flow() -> None:
@@ -137,3 +142,38 @@ def test_a_gauge_never_proves_a_pin() -> None:
     assert {verdict.state for verdict in verdicts} == {"flowing", "suspect"}
     assert {verdict.basis for verdict in verdicts} == {"unsure"}
     assert "up to 30 s old" in verdicts[0].evidence[1]
+
+
+def test_a_counter_that_cannot_be_read_any_more_has_not_stood_still() -> None:
+    lost = [stock(float(t), 3 + t % 3, left=float(t) if t < 5 else None) for t in range(40)]
+    assert "pinned" not in states(lost)
+
+
+def test_a_rank_that_vanishes_is_said_to_be_unseen_and_its_pin_is_not() -> None:
+    both = replace(patched(1), queues=(Queue("dsv4", 0, 0), Queue("dsv4", 1, 1, oldest_age_s=99.0, oldest_id="aa")))
+    judge = Judge()
+    assert [verdict.state for verdict in judge.judge(both)] == ["idle", "pinned"]
+    one, missing = judge.judge(patched(2))
+    assert (one.dp_rank, one.state, missing.dp_rank, missing.state) == (0, "idle", 1, "unreachable")
+
+
+def test_an_engine_that_came_back_begins_to_count_fires_at_none() -> None:
+    again = [patched(1, fires=1, started="0"), patched(9, fires=1, started="1"), patched(10, fires=1, started="1")]
+    assert states(again) == ["idle", "fired", "idle"]
+    by_its_counters = [patched(1, fires=1, left=50.0), patched(9, fires=1, left=3.0)]
+    assert states(by_its_counters) == ["idle", "fired"]
+
+
+def test_each_rank_has_its_own_flow() -> None:
+    def two(at_s: float, left: float) -> Sample:
+        ranks = (Queue("dsv4", 0, 1, oldest_age_s=0.2, left=left), Queue("dsv4", 1, 0, left=0.0))
+        return replace(patched(at_s), queues=ranks, left={"success": left})
+
+    judge = Judge()
+    judge.judge(two(1, 5.0))
+    assert [verdict.state for verdict in judge.judge(two(2, 9.0))] == ["flowing", "idle"]
+
+
+def test_what_leaves_a_stock_engine_is_flow_that_was_seen() -> None:
+    flowing = judged([stock(1, 3, left=4.0), stock(2, 3, left=6.0)])
+    assert [(verdict.state, verdict.basis) for verdict in flowing] == [("flowing", "unsure"), ("flowing", "followed")]

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dsv4ctl.inflight.freshness import Freshness
 from dsv4ctl.inflight.lines import event_of
@@ -161,3 +163,39 @@ def test_lines_that_say_something(line: str, found: tuple[object, ...] | None) -
     event = event_of(line)
     said = event and (event.kind, event.dp_rank, event.rid, event.age_s, event.state, event.count)
     assert said == found
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-(10**25), 10**25) | st.floats() | st.text(max_size=5)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+)
+ANY_SECTION = st.dictionaries(
+    st.sampled_from(
+        ["by_state", "left_total", "oldest_age_s", "oldest_rid_hash", "fires_total", "refreshed_at", "held"]
+    ),
+    VALUES,
+)
+DISAGGREGATION = st.fixed_dictionaries(
+    {}, optional={"mode": st.sampled_from(["prefill", "decode"]) | VALUES, "prefill_inflight_queue_reqs": VALUES}
+)
+LOAD = st.fixed_dictionaries(
+    {},
+    optional={
+        "dp_rank": VALUES,
+        "timestamp": VALUES,
+        "disaggregation": DISAGGREGATION | VALUES,
+        "dsv4": ANY_SECTION | VALUES,
+    },
+)
+
+
+@given(st.fixed_dictionaries({"loads": st.lists(LOAD, max_size=3) | VALUES}))
+def test_whatever_an_engine_answers_is_read_or_refused(document: object) -> None:
+    try:
+        loads = parse_loads(document)
+    except UnreadableLoads:
+        return
+    for load in loads:
+        queue = queue_of_load(load, 0.1)
+        assert queue is None or queue.count >= 0
+    left_of_loads(loads)
