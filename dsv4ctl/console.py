@@ -58,6 +58,7 @@ class Console:
         self.target: str | None = None
         self.findings: list[Finding] = []
         self.lost: OSError | None = None
+        self._told: Dsv4Error | None = None
         self._started_at = datetime.now(UTC)
         # A closed stream is None to Python.
         sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - it lives as long as we do
@@ -134,10 +135,14 @@ class Console:
         with self.heard():
             self._err.print(line)
 
-    def result(self, result: object) -> None:
-        """The answer, for a program: the whole document in `json`, the closing line in `jsonl`. People saw a table."""
+    def result(self, result: object, error: Dsv4Error | None = None) -> None:
+        """The answer, for a program: the whole document in `json`, the closing line in `jsonl`. People saw a table.
+
+        With the `error` that the command is about to end with, where there is an answer all the same: in one document.
+        """
+        self._told = error
         if self.machine:
-            self._envelope(result, error=None)
+            self._envelope(result, error=error)
 
     def event(self, event: Mapping[str, object]) -> None:
         """Something that happened, one line in `jsonl`; nothing in the other two."""
@@ -154,7 +159,7 @@ class Console:
                 self._err.print(f"  why: {error.why}", markup=False, soft_wrap=True)
             if error.hint:
                 self._err.print(f"  do:  {error.hint}", markup=False, soft_wrap=True)
-        if self.machine:
+        if self.machine and error is not self._told:
             self._envelope(None, error=error)
 
     def confirm(self, question: str, *, yes: bool) -> None:

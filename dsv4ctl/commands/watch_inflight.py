@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsv4ctl.console import Console, Output, command_session
-from dsv4ctl.errors import DeadlineExceeded, ExitCode, UsageError
+from dsv4ctl.errors import DeadlineExceeded, Dsv4Error, ExitCode, UsageError
 from dsv4ctl.options import OutputOption, ProfileArgument
 
 if TYPE_CHECKING:
@@ -66,12 +66,13 @@ def watch_inflight(
         with interruptible() as interrupts, open_target(profile, open_host, ended=True) as target:
             console.target = target.name
             seen = watch_stack(console, target, wanted, sleep=interrupts.sleep, record=record, taken=picture.take)
-        _show(console, seen.report)
+        error: Dsv4Error | None = seen.interrupted
+        if error is None and not seen.came and seen.report.outcome in ("healthy", "inconclusive"):
+            error = DeadlineExceeded(f"{target.name} did not become {until} within {seen.report.seconds:.0f} s")
         _draw(console, picture, target.name)
-        if seen.interrupted is not None:
-            raise seen.interrupted
-        if not seen.came and seen.report.outcome in ("healthy", "inconclusive"):
-            raise DeadlineExceeded(f"{target.name} did not become {until} within {seen.report.seconds:.0f} s")
+        _show(console, seen.report, error)
+        if error is not None:
+            raise error
         _leave(seen.report)
 
 
@@ -87,7 +88,7 @@ def _replay(console: Console, path: Path, limits: "Limits | None", picture: "Pic
     _leave(report)
 
 
-def _show(console: Console, report: "Report") -> None:
+def _show(console: Console, report: "Report", error: Dsv4Error | None = None) -> None:
     from dsv4ctl.inflight.findings import findings_of
     from dsv4ctl.inflight.view import story
 
@@ -96,7 +97,7 @@ def _show(console: Console, report: "Report") -> None:
             console.data(words)
     for finding in findings_of(report):
         console.finding(finding)
-    console.result(report)
+    console.result(report, error)
 
 
 def _draw(console: Console, picture: "Picture", title: str) -> None:

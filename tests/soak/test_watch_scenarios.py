@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -88,6 +89,9 @@ def watching(dsv4: Dsv4, profile: Path, *more: str) -> Iterator[Watcher]:
             process.send_signal(signal.SIGINT)
         process.wait(30)
         reader.join(10)
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
 
 
 @pytest.fixture(scope="module")
@@ -163,19 +167,22 @@ def ask(stack: FaultStack, rng: random.Random, length: int) -> None:
         return
 
 
-def test_the_gauge_of_a_stock_engine_that_a_health_check_left_at_one(
+def test_a_stock_engine_whose_gauge_stands_above_zero_with_nothing_there(
     dsv4: Dsv4, stock: FaultStack, tmp_path: Path
 ) -> None:
     url = stock.workers["prefill"].url
+    rng = random.Random("a frozen gauge")
 
     def left_at_one() -> bool:
-        for path in ("/health", "/health_generate"):
-            httpx.get(f"{url}{path}", timeout=10)
+        # It is written with a batch, and says then what the one before it has left inflight.
+        with ThreadPoolExecutor() as pool:
+            for length in (4000, 3000):
+                pool.submit(ask, stock, rng, length)
         text = httpx.get(f"{url}/metrics", timeout=10).text
         gauge = [line for line in text.splitlines() if line.startswith("sglang:num_prefill_inflight_queue_reqs")]
         return any(float(line.split()[-1]) >= 1 for line in gauge)
 
-    wait_until(left_at_one, deadline_s=60, what="a gauge that a health check left at 1")
+    wait_until(left_at_one, deadline_s=60, what="a gauge that stands above 0")
     assert inflight(stock) == 0
     with stock_view(url, loads=False) as port:
         only_gauge = dsv4.run("watch-inflight", view_profile(stock, tmp_path, port), "--count", "6", "-o", "json")
@@ -246,7 +253,8 @@ def test_ssh_cut_and_back(patched: FaultStack, net: SshNet, tmp_path: Path) -> N
     far = Dsv4(tmp_path / "state", (("DSV4CTL_SSH_CONFIG", str(net.config)),))
     _, _, prefill, *_ = patched.profile.ports
     profile = view_profile(patched, tmp_path, prefill, local="box")
-    profile.write_text(profile.read_text().replace("\n[router]", '\nhosts.box.ssh = "via-hop"\n[router]', 1))
+    where = f'engine.python = "{sys.executable}"\nhosts.box.ssh = "via-hop"\n'
+    profile.write_text(profile.read_text().replace("\n[router]", f"\n{where}[router]", 1))
     sshd = net.target
     with watching(far, profile) as watcher:
         sshd.cut()
