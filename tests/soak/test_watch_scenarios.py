@@ -122,6 +122,13 @@ def inflight(stack: FaultStack) -> int:
     return sum(int(load["disaggregation"]["prefill_inflight_queue_reqs"]) for load in loads)
 
 
+def gauge(url: str) -> float:
+    """The greatest that SGLang's own gauge of the inflight queue says now."""
+    name = "sglang:num_prefill_inflight_queue_reqs"
+    lines = httpx.get(f"{url}/metrics", timeout=10).text.splitlines()
+    return max((float(line.split()[-1]) for line in lines if line.startswith(name)), default=0.0)
+
+
 def view_profile(stack: FaultStack, folder: Path, port: int, **replaced: str) -> Path:
     """The profile of a stack whose prefill is looked at through another port; `replaced` words of it by others."""
     text = stack.profile.path.read_text()
@@ -171,18 +178,16 @@ def test_a_stock_engine_whose_gauge_stands_above_zero_with_nothing_there(
     dsv4: Dsv4, stock: FaultStack, tmp_path: Path
 ) -> None:
     url = stock.workers["prefill"].url
-    rng = random.Random("a frozen gauge")
-
-    def left_at_one() -> bool:
-        # It is written with a batch, and says then what the one before it has left inflight.
-        with ThreadPoolExecutor() as pool:
-            for length in (4000, 3000):
-                pool.submit(ask, stock, rng, length)
-        text = httpx.get(f"{url}/metrics", timeout=10).text
-        gauge = [line for line in text.splitlines() if line.startswith("sglang:num_prefill_inflight_queue_reqs")]
-        return any(float(line.split()[-1]) >= 1 for line in gauge)
-
-    wait_until(left_at_one, deadline_s=60, what="a gauge that stands above 0")
+    with ThreadPoolExecutor() as pool:
+        # Prompts that decode has asked for already are computed while it stands still, and the last batch of them is
+        # the last time that the gauge is written.
+        for number in range(3):
+            pool.submit(ask, stock, random.Random(f"asked for {number}"), 6000)
+        freeze_in_transfer(stock, pool, "a frozen gauge")
+        wait_until(lambda: gauge(url) >= 1, deadline_s=20, what="a gauge above 0")
+        stock.signal_scheduler("decode", signal.SIGCONT)
+    wait_until(lambda: inflight(stock) == 0, deadline_s=30, what="an empty queue")
+    assert gauge(url) >= 1
     assert inflight(stock) == 0
     with stock_view(url, loads=False) as port:
         only_gauge = dsv4.run("watch-inflight", view_profile(stock, tmp_path, port), "--count", "6", "-o", "json")
