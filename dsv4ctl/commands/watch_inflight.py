@@ -29,12 +29,15 @@ class Until(StrEnum):
 @app.command()
 def watch_inflight(
     profile: ProfileArgument = None,
-    interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks.")] = 1.0,
-    duration: Annotated[float | None, typer.Option(min=0.1, help="End after so many seconds; absent: Ctrl-C.")] = None,
+    interval: Annotated[float, typer.Option(min=0.05, max=86400, help="Seconds between two looks.")] = 1.0,
+    duration: Annotated[
+        float | None, typer.Option(min=0.1, max=31536000, help="End after so many seconds; absent: Ctrl-C.")
+    ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="End after so many looks.")] = None,
     until: Annotated[Until | None, typer.Option(help="End as soon as a queue is so (idle: all of them).")] = None,
     pin_after: Annotated[
-        float | None, typer.Option(min=0.5, help="Seconds from which on a request is called pinned; absent: 15.")
+        float | None,
+        typer.Option(min=0.5, max=86400, help="Seconds from which on a request is called pinned; absent: 15."),
     ] = None,
     record: Annotated[Path | None, typer.Option(help="Write every sample to this file.")] = None,
     replay: Annotated[
@@ -50,6 +53,8 @@ def watch_inflight(
         from dsv4ctl.inflight.judge import Limits
         from dsv4ctl.inflight.plot import Picture
 
+        if record is not None and plot is not None and record.absolute() == plot.absolute():
+            raise UsageError(f"--record and --plot are both {record}: each needs a file of its own")
         limits = Limits() if pin_after is None else Limits(pin_after_s=pin_after)
         picture = Picture(plot)
         if replay is not None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Rendering /metrics costs the engine a hundred milliseconds and more, /v1/loads a few.
 METRICS_EVERY_S = 5.0
+ANSWER_WITHIN_S = 10.0
+LARGEST_ANSWER = 64 * 1024 * 1024
 LOADS_AGAIN_S = 10.0
 """After so long an engine that had no loads is asked for them again."""
 
@@ -219,8 +221,16 @@ def _get(client: "httpx.Client", url: str, clock: Callable[[], float]) -> _Answe
     import httpx
 
     began_s = clock()
+    body = bytearray()
     try:
-        reply = client.get(url)
+        with client.stream("GET", url) as reply:
+            for part in reply.iter_bytes():
+                body += part
+                # The client's own timeout is of each part, and an answer may come a byte at a time, or never end.
+                if clock() - began_s > ANSWER_WITHIN_S:
+                    raise CannotSample(f"{url}: no whole answer within {ANSWER_WITHIN_S:g} s")
+                if len(body) > LARGEST_ANSWER:
+                    raise CannotSample(f"{url}: the answer is longer than {LARGEST_ANSWER} bytes")
     except httpx.HTTPError as error:
         raise CannotSample(f"{url}: {type(error).__name__}: {error}") from error
     except HostUnreachable as error:
@@ -229,7 +239,7 @@ def _get(client: "httpx.Client", url: str, clock: Callable[[], float]) -> _Answe
         raise NoSuchPage(f"{url} is not there")
     if reply.status_code != httpx.codes.OK:
         raise CannotSample(f"{url} answered HTTP {reply.status_code}")
-    return _Answer(reply.content, reply.headers.get("date"), clock() - began_s)
+    return _Answer(bytes(body), reply.headers.get("date"), clock() - began_s)
 
 
 def _loads(answer: _Answer) -> tuple[Load, ...]:

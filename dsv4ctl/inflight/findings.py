@@ -16,7 +16,8 @@ def findings_of(report: Report) -> tuple[Finding, ...]:
         found.append(Finding("PREFILL_PINNED", Severity.ERROR, message, remedy, evidence))
     for fire in report.fires:
         after = f" after {fire.age_s:.1f} s" if fire.age_s is not None else ""
-        message = f"{fire.queue}: the watchdog ended request {fire.request or 'unknown'}{after}"
+        more = f" and {fire.requests - 1} more" if fire.requests > 1 else ""
+        message = f"{fire.queue}: the watchdog ended request {fire.request or 'unknown'}{more}{after}"
         remedy = "its client has an error; what held its transfer up stands in the logs of decode at that time"
         evidence = {"queue": fire.queue, "request": fire.request, "age_s": fire.age_s}
         found.append(Finding("PREFILL_FIRED", Severity.ERROR, message, remedy, evidence))

@@ -11,7 +11,7 @@ from typing import Any
 
 from dsv4ctl.inflight.chance import FALSE_ALARM, SUSPICION
 from dsv4ctl.inflight.counts import Clue, CountHistory, Look
-from dsv4ctl.inflight.sample import REFRESH_S, Queue, Sample
+from dsv4ctl.inflight.sample import REFRESH_S, Event, Queue, Sample
 from dsv4ctl.inflight.spans import LONGEST_GAP_S
 from dsv4ctl.inflight.verdict import Basis, State, Verdict
 
@@ -69,6 +69,8 @@ class _QueueJudge:
     limits: Limits
     started: str | None = None
     fires: int | None = None
+    fires_counted: int = 0
+    fires_logged: int = 0
     left: float | None = None
     last: Queue | None = None
     last_s: float = 0.0
@@ -112,19 +114,34 @@ class _QueueJudge:
     def _fired(self, sample: Sample, queue: Queue) -> Verdict | None:
         """The watchdog's own word for it, by its counter or its line: a count that fell proves nothing."""
         before, self.fires = self.fires, queue.fires if queue.fires is not None else self.fires
-        lines = [event for event in sample.events if event.kind == "fired" and event.dp_rank == queue.dp_rank]
-        more = queue.fires - before if queue.fires is not None and before is not None else 0
-        if more <= 0 and not lines:
+        lines = self._fire_lines(sample, queue)
+        more = max(0, queue.fires - before) if queue.fires is not None and before is not None else 0
+        # The line of a fire and its counter may be seen at different looks: it is one fire.
+        told = max(self.fires_counted, self.fires_logged)
+        self.fires_counted += more
+        self.fires_logged += len(lines)
+        fired = max(self.fires_counted, self.fires_logged) - told
+        if fired <= 0:
             return None
-        evidence = [f"the watchdog's counter rose by {more}"] if more > 0 else []
+        evidence = [f"the watchdog's counter rose by {more}"] if more else []
         evidence += [event.text for event in lines]
         eldest = max(lines, key=lambda event: event.age_s or 0.0, default=None)
+        of_request: dict[str, Any] = {"fired": fired}
         if eldest is not None:
-            return self._say(sample, queue, "fired", "seen", *evidence, request=eldest.rid, oldest_s=eldest.age_s)
-        last = self.last
-        known = last.oldest_id if last is not None else None
-        age_s = last.oldest_age_s if last is not None else None
-        return self._say(sample, queue, "fired", "seen", *evidence, request=known, oldest_s=age_s)
+            of_request |= {"request": eldest.rid, "oldest_s": eldest.age_s}
+        elif self.last is not None:
+            of_request |= {"request": self.last.oldest_id, "oldest_s": self.last.oldest_age_s}
+        return self._say(sample, queue, "fired", "seen", *evidence, **of_request)
+
+    @staticmethod
+    def _fire_lines(sample: Sample, queue: Queue) -> list[Event]:
+        """The watchdog's lines for this rank, and for the first one those of ranks that the engine does not show."""
+        shown = [each.dp_rank for each in sample.queues]
+        mine = {queue.dp_rank}
+        lines = [event for event in sample.events if event.kind == "fired"]
+        if queue.dp_rank == min(shown):
+            mine |= {event.dp_rank for event in lines if event.dp_rank not in shown}
+        return [event for event in lines if event.dp_rank in mine]
 
     def _stale(self, sample: Sample, queue: Queue) -> Verdict | None:
         age_s = queue.written_age_s

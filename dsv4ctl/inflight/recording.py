@@ -6,6 +6,7 @@ columns of time and value as a shell loop leaves them, is read as well.
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -66,7 +67,10 @@ def read_recording(path: Path) -> Recording:
         raise UsageError(
             f"{path} cannot be read: {error}", hint="give a file that --record wrote, or a trace"
         ) from error
-    lines = text.splitlines()
+    text = text.removeprefix("\ufeff").lstrip()
+    lines = text.split("\n") if text.startswith("{") else text.splitlines()
+    while lines and not lines[-1].strip():
+        lines.pop()
     if text.startswith("{"):
         found = _ours(path, lines)
     else:
@@ -82,14 +86,16 @@ def _ours(path: Path, lines: list[str]) -> Recording:
     of_header, of_sample = TypeAdapter(Header), TypeAdapter(Sample)
     header: Header | None = None
     samples: list[Sample] = []
+    last_s: dict[str, float] = {}
     for number, line in enumerate(lines, 1):
         try:
-            document = json.loads(line)
+            document = json.loads(line, parse_constant=_no_number)
             if header is None:
                 _check_kind(path, document)
                 header = of_header.validate_python({key: document[key] for key in Header.__dataclass_fields__})
             else:
-                samples.append(_checked(of_sample.validate_python(document["sample"])))
+                samples.append(_checked(of_sample.validate_python(document["sample"]), last_s))
+                last_s[samples[-1].worker] = samples[-1].at_s
         except (json.JSONDecodeError, ValidationError, KeyError, TypeError, ValueError) as error:
             if number == len(lines) and number > 1:
                 break
@@ -98,12 +104,20 @@ def _ours(path: Path, lines: list[str]) -> Recording:
     return Recording(header, tuple(samples))
 
 
-def _checked(sample: Sample) -> Sample:
-    """The sample, if its times are some.
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")
+
+
+def _checked(sample: Sample, last_s: Mapping[str, float]) -> Sample:
+    """The sample, if its times are some, it is no earlier than the one before it, and its counts can be.
 
     Raises:
         ValueError
     """
+    if sample.at_s < last_s.get(sample.worker, sample.at_s):
+        raise ValueError(f"the time of {sample.worker} goes back to {sample.at_s} s")
+    if any(queue.count < 0 for queue in sample.queues):
+        raise ValueError("a count is below 0")
     if not math.isfinite(sample.at_s) or not 0 <= sample.clock < _LATEST_CLOCK:
         raise ValueError(f"at_s {sample.at_s} and clock {sample.clock} are no times")
     return sample

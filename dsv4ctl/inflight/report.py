@@ -34,12 +34,13 @@ class Pin:
 
 @dataclass(frozen=True)
 class Fire:
-    """The watchdog ended a request: which, if that is known, and after how long in the queue."""
+    """The watchdog ended requests: how many, which was the oldest, if that is known, and how old it was."""
 
     queue: str
     at_s: float
     request: str | None
     age_s: float | None
+    requests: int = 1
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Story:
         if verdict.state == "flowing" and verdict.basis in ("seen", "followed"):
             self._left_moved.add(name)
         if verdict.state == "fired":
-            self._fires.append(Fire(name, verdict.at_s, verdict.request, verdict.oldest_s))
+            self._fires.append(Fire(name, verdict.at_s, verdict.request, verdict.oldest_s, verdict.fired))
         self._note_pin(name, verdict)
 
     def _note_pin(self, name: str, verdict: Verdict) -> None:

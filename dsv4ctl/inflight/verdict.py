@@ -23,9 +23,10 @@ lie about it. `chance`: flow alone would look so with the probability that is gi
 class Verdict:
     """One queue at one sample.
 
-    `pinned`: how many requests are stuck, at least. `oldest_s`: for how long the oldest has been inflight, at least;
-    `request` names it where the source does. `again`: whether it is the request that was pinned before, None where
-    nothing was or it cannot be told. `chance`: that flow alone looks so.
+    `pinned`: how many requests are stuck, at least; `fired`: how many the watchdog has ended since the sample before.
+    `oldest_s`: for how long the oldest has been inflight, at least; `request` names it where the source does. `again`:
+    whether it is the request that was pinned before, None where nothing was or it cannot be told. `chance`: that flow
+    alone looks so.
     """
 
     worker: str
@@ -40,6 +41,7 @@ class Verdict:
     request: str | None = None
     again: bool | None = None
     chance: float | None = None
+    fired: int = 0
 
     @property
     def queue(self) -> str:

@@ -111,7 +111,8 @@ def story(report: Report) -> list[str]:
         lines.append(f"{pin.queue}: PINNED for at least {pin.oldest_s:.1f} s: {which}; {over} ({pin.basis})")
     for fire in report.fires:
         after = f" after {fire.age_s:.1f} s" if fire.age_s is not None else ""
-        lines.append(f"{fire.queue}: the watchdog FIRED{after}: request {fire.request or 'unknown'}, {fire.at_s:.1f} s")
+        which = f"request {fire.request or 'unknown'}" + (f" and {fire.requests - 1} more" if fire.requests > 1 else "")
+        lines.append(f"{fire.queue}: the watchdog FIRED{after}: {which}, {fire.at_s:.1f} s")
     if report.dwell_s:
         bounds = ", ".join(f"{name} at most {bound:g} s" for name, bound in report.dwell_s.items())
         lines.append(f"time in the queue of {report.dwell_count} requests: {bounds} (bounds of the engine's histogram)")

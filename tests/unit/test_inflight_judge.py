@@ -177,3 +177,17 @@ def test_each_rank_has_its_own_flow() -> None:
 def test_what_leaves_a_stock_engine_is_flow_that_was_seen() -> None:
     flowing = judged([stock(1, 3, left=4.0), stock(2, 3, left=6.0)])
     assert [(verdict.state, verdict.basis) for verdict in flowing] == [("flowing", "unsure"), ("flowing", "followed")]
+
+
+def test_a_fire_is_told_once_whether_its_line_or_its_counter_comes_first() -> None:
+    line = Event("fired", "dsv4 inflight timeout rid=r1 ...", rid="r1", age_s=60.0)
+    line_first = [patched(1), patched(2, events=(line,)), patched(3, fires=1), patched(4, fires=1)]
+    assert states(line_first) == ["idle", "fired", "idle", "idle"]
+    counter_first = [patched(1), patched(2, fires=1), patched(3, fires=1, events=(line,)), patched(4, fires=2)]
+    assert states(counter_first) == ["idle", "fired", "idle", "fired"]
+    assert [verdict.fired for verdict in judged([patched(1), patched(2, fires=3)])] == [0, 3]
+
+
+def test_a_fire_of_a_rank_that_is_not_shown_is_told_all_the_same() -> None:
+    line = Event("fired", "dsv4 inflight timeout rid=r1 ...", dp_rank=3, rid="r1", age_s=60.0)
+    assert states([patched(1), patched(2, events=(line,))]) == ["idle", "fired"]
