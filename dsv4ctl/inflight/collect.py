@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # Rendering /metrics costs the engine a hundred milliseconds and more, /v1/loads a few.
 METRICS_EVERY_S = 5.0
+LINE_WITHIN_S = 0.5
+"""What the log's follower may be behind the engine, when it is known that there is a line that names a request."""
+
 ANSWER_WITHIN_S = 10.0
 LARGEST_ANSWER = 64 * 1024 * 1024
 LOADS_AGAIN_S = 10.0
@@ -90,6 +93,7 @@ class PrefillLook:
     _fresh: dict[int, Freshness] = field(default_factory=dict)
     _loads_again_s: float = float("-inf")
     _prefilled: int = 0
+    _fires: int | None = None
     _starts: int = 0
     _last_batch: Event | None = None
     _log: "LogStream | None" = None
@@ -98,8 +102,9 @@ class PrefillLook:
         """One sample; one with a `failure` where the worker could not be looked at."""
         at_s = self.clock()
         try:
-            events = self._events()
             queues, left, took_s = self._queues()
+            # Afterwards: what has moved a counter has been logged by now.
+            events = self._events(self._has_fired(queues))
         except CannotSample as error:
             return Sample(self.name, at_s - self.began_s, self.wall_clock(), failure=printable(str(error)))
         return Sample(
@@ -188,19 +193,27 @@ class PrefillLook:
         self._scrape(every_s=0.0)
         return self.metrics
 
-    def _events(self) -> tuple[Event, ...]:
+    def _has_fired(self, queues: Sequence[Queue]) -> bool:
+        """Whether the watchdog's counter has risen since the look before."""
+        before, self._fires = self._fires, sum(queue.fires or 0 for queue in queues)
+        return before is not None and self._fires > before
+
+    def _events(self, has_fired: bool) -> tuple[Event, ...]:
+        """What the log has said since the look before; with the watchdog's line, when it has fired."""
         if self.open_log is None:
             return ()
         found: list[Event] = []
         try:
             if self._log is None:
                 self._log = self.open_log()
+            wait_s = LINE_WITHIN_S if has_fired else 0.0
             for _ in range(_LINES_AT_ONCE):
-                line = self._log.readline(0.0)
+                line = self._log.readline(wait_s)
                 if line is None:
                     break
                 if (event := event_of(line)) is not None:
                     found.append(event)
+                    wait_s = 0.0 if event.kind == "fired" else wait_s
         except HostUnreachable as error:
             self.close()
             raise CannotSample(str(error)) from error
