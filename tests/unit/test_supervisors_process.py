@@ -335,9 +335,9 @@ def test_where_nothing_can_be_written_nothing_is_started(tmp_path: Path) -> None
     (tmp_path / "logs").write_text("in the way")
     supervisor = ProcessSupervisor(HOST, str(tmp_path), python=sys.executable)
     with pytest.raises(OperationFailed, match=f"start of unit {UNIT}.*{tmp_path}/logs"):
-        supervisor.start(UnitSpec(UNIT, SLEEPER))
+        supervisor.start(UnitSpec(UNIT, ("sleep", "304")))  # other tests, beside this one, have sleepers of their own
     assert supervisor.find(UNIT) is None
-    assert pid_of(*SLEEPER) is None
+    assert pid_of("sleep", "304") is None
 
 
 def test_a_host_without_that_python_is_named(tmp_path: Path) -> None:
