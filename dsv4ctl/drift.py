@@ -48,10 +48,15 @@ def drift_of(host: "Host", pid: int, record: "WorkerRecord") -> tuple[Drift, ...
 
 
 def _same_command(planned: tuple[str, ...], running: tuple[str, ...]) -> bool:
-    # numactl replaces itself by what it starts; an interpreter may be found through PATH or a link.
+    # An interpreter may be found through PATH or a link.
+    return planned_tail(planned)[1:] == running[1:]
+
+
+def planned_tail(planned: tuple[str, ...]) -> tuple[str, ...]:
+    """The part of a planned command that a process shows: numactl replaces itself by what it starts."""
+    rest = 0
     if planned and planned[0] == "numactl":
         rest = 1
         while rest < len(planned) and planned[rest].startswith("-"):
             rest += 1
-        planned = planned[rest:]
-    return planned[1:] == running[1:]
+    return planned[rest:]

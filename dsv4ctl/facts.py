@@ -2,7 +2,7 @@
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import OperationFailed
@@ -91,6 +91,12 @@ def read_gpus(host: "Host") -> tuple[GpuFact, ...]:
 def _gpu(line: str) -> GpuFact:
     index, bus, mib = (part.strip() for part in line.split(","))
     return GpuFact(int(index), bus, int(mib))
+
+
+def with_memory(facts: HostFacts, more_bytes: int) -> HostFacts:
+    """The facts once so much more memory is free; what is unknown stays unknown."""
+    free = facts.memory_available_bytes
+    return facts if free is None else replace(facts, memory_available_bytes=free + more_bytes)
 
 
 def parse_facts(answer: str) -> HostFacts:

@@ -1,13 +1,13 @@
 """One launch from beginning to end: look, lock, check, carry out the plan, and clean up if it fails."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
 from dsv4ctl.errors import Dsv4Error, Refused
-from dsv4ctl.facts import HostFacts, read_facts
+from dsv4ctl.facts import HostFacts, read_facts, with_memory
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.fleet import Fleet
 from dsv4ctl.journal import Diary, Journal, utc_now
@@ -23,10 +23,11 @@ from dsv4ctl.preflight import (
     check_ports,
     check_strays,
 )
-from dsv4ctl.procfs import cmdline, listeners, marked_processes
+from dsv4ctl.procfs import cmdline, listeners, marked_processes, memory_of
 from dsv4ctl.profile.keys import Problem, ProfileError
 from dsv4ctl.profile.loading import LoadedProfile
 from dsv4ctl.profile.lookup import reference
+from dsv4ctl.restart.layers import redacted
 from dsv4ctl.serve import ServeContext, Serving
 from dsv4ctl.serve_plan import serve_plan
 from dsv4ctl.signals import Interrupts
@@ -105,6 +106,7 @@ def _carry_out(work: Launch, locks: Sequence[HeldLock]) -> Launched:
             on_look=work.on_look,
             now=work.now,
             profile_name=reference(work.loaded.found),
+            sets=redacted(work.loaded.sets),
         )
     )
 
@@ -254,8 +256,11 @@ def look_at_hosts(work: Launch) -> dict[str, HostFacts]:
     return found
 
 
-def preflight(work: Launch, facts: Mapping[str, HostFacts]) -> tuple[Finding, ...]:
-    """What the present state of every host says against starting, and what a person should know.
+def preflight(
+    work: Launch, facts: Mapping[str, HostFacts], *, leaving: Mapping[str, Collection[int]] | None = None
+) -> tuple[Finding, ...]:
+    """What the present state of every host says against starting, and what a person should know. `leaving` are the
+    processes of a host that will have ended by then: their ports and their memory will be free.
 
     Raises:
         HostUnreachable
@@ -265,7 +270,8 @@ def preflight(work: Launch, facts: Mapping[str, HostFacts]) -> tuple[Finding, ..
     size = int(profile.model.size_gb * _GIB) if profile.model.size_gb else None
     for name, place in work.fleet.items():
         workers = work.stack.on(name)
-        held = listeners(place.host)
+        gone = (leaving or {}).get(name, ())
+        held = [listener for listener in listeners(place.host) if not set(listener.pids) & set(gone)]
         ours = {port for worker in workers for port in worker.ports.values()}
         commands = {
             listener.pid: " ".join(cmdline(place.host, listener.pid))[:80]
@@ -276,8 +282,8 @@ def preflight(work: Launch, facts: Mapping[str, HostFacts]) -> tuple[Finding, ..
         units = marked_processes(place.host, UNIT_VARIABLE)
         own = {worker.unit for worker in workers}
         findings += check_ports(workers, held, commands, units)
-        findings += check_strays(name, {pid: unit for pid, unit in units.items() if unit in own})
+        findings += check_strays(name, {pid: unit for pid, unit in units.items() if unit in own and pid not in gone})
         findings += check_numactl(name, workers, facts[name])
-        findings += check_memory(work.stack, name, facts[name], size)
+        findings += check_memory(work.stack, name, with_memory(facts[name], memory_of(place.host, gone)), size)
         findings += check_disk(name, place.site.state_root, facts[name])
     return tuple(findings)

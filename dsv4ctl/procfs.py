@@ -311,6 +311,16 @@ def marked_processes(host: Host, variable: str, values: Collection[str] | None =
     return found
 
 
+def memory_of(host: Host, pids: Collection[int]) -> int:
+    """Bytes of memory that these processes have to themselves, shared pages by their share; what we may not look into
+    counts as none."""
+    if not pids:
+        return 0
+    script = 'for pid; do grep ^Pss: "/proc/$pid/smaps_rollup"; done 2>/dev/null'
+    done = host.run(["sh", "-c", script, "sh", *map(str, pids)], deadline_s=_DEADLINE_S, check=False)
+    return sum(int(line.split()[1]) for line in done.text.splitlines()) * 1024
+
+
 def own_uid(host: Host) -> int:
     """The numeric user that we are on that host."""
     return int(host.run(["id", "-u"], deadline_s=_DEADLINE_S).text)

@@ -2,8 +2,8 @@
 
 import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,6 +13,7 @@ from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.observe import Watch, WorkerView, death, logs_command
 from dsv4ctl.plan import Action, Always, Facts, Step
 from dsv4ctl.procfs import descendants, processes, shm_segments
+from dsv4ctl.profile.schema import ROUTER
 from dsv4ctl.signals import Interrupts
 from dsv4ctl.stack import ModelSource, Stack, Worker
 from dsv4ctl.state import StackRecord, WorkerRecord, planned
@@ -33,7 +34,8 @@ _DIRECTORY_DEADLINE_S = 30.0
 
 @dataclass(frozen=True)
 class ServeContext:
-    """What the steps of one `serve` share."""
+    """What the steps of one start share. `kept` are the workers of the stack that run on as they are, by name, and
+    `sets` what is set on top of the profile, as it is stored."""
 
     stack: Stack
     canary: "Canary"
@@ -43,6 +45,8 @@ class ServeContext:
     on_look: Callable[[Sequence[WorkerView]], None]
     now: Callable[[], datetime]
     profile_name: str
+    sets: tuple[str, ...] = ()
+    kept: Mapping[str, WorkerRecord] = field(default_factory=dict)
 
 
 class Serving:
@@ -53,7 +57,13 @@ class Serving:
         self.records: dict[str, StackRecord] = {
             host: _record(context, host) for host in dict.fromkeys(worker.host for worker in context.stack.workers)
         }
-        members = [(host, worker) for host, record in self.records.items() for worker in record.workers]
+        # A router that runs on knows no workers while they start: it is no part of what is awaited.
+        members = [
+            (host, worker)
+            for host, record in self.records.items()
+            for worker in record.workers
+            if worker.role != ROUTER or worker.name not in context.kept
+        ]
         order = [worker.name for worker in context.stack.workers]
         members.sort(key=lambda member: order.index(member[1].name))
         self.watch = Watch(context.fleet, members, answer_holds_s=_ANSWER_HOLDS_S)
@@ -175,7 +185,8 @@ def _record(context: ServeContext, host: str) -> StackRecord:
         entry_url=stack.entry.url,
         served_model=stack.served_model,
         ready=False,
-        workers=tuple(planned(worker) for worker in stack.on(host)),
+        workers=tuple(context.kept.get(worker.name) or planned(worker) for worker in stack.on(host)),
+        sets=context.sets,
     )
 
 

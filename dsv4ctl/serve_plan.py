@@ -22,26 +22,36 @@ def serve_plan(stack: Stack, canary: "Canary") -> tuple[Step, ...]:
     The router comes last: it looks for a worker after 0, 1, 3, 6, 10, ... seconds, and would find one that came up a
     moment after a look only at the next.
     """
-    steps = [_model_step(model) for model in stack.models if model.make is not None]
     routers = [worker for worker in stack.workers if worker not in stack.engines]
-    groups = [[worker] for worker in stack.engines] if stack.staggered else [list(stack.engines)]
-    for group in (*groups, routers):
-        steps += [_start_step(worker) for worker in group]
-        steps += [_await_step(worker, stack.start_within_s) for worker in group]
-    steps += [
+    return (
+        *model_steps(stack),
+        *bring_up_steps(stack, stack.engines),
+        *bring_up_steps(stack, routers),
         _canary_step(stack, "small", canary.small_tokens, canary.deadline_s),
         _canary_step(stack, "large", canary.large_tokens, canary.deadline_s),
-    ]
-    steps += [
-        Step(
-            f"readback:{worker.name}",
-            f"read back argv and environment of {worker.name}",
-            worker.host,
-            _READ_BACK_DEADLINE_S,
-        )
-        for worker in stack.workers
-    ]
+        *(read_back_step(worker) for worker in stack.workers),
+    )
+
+
+def model_steps(stack: Stack) -> tuple[Step, ...]:
+    """The steps that make the models which have to be made."""
+    return tuple(_model_step(model) for model in stack.models if model.make is not None)
+
+
+def bring_up_steps(stack: Stack, workers: Sequence[Worker]) -> tuple[Step, ...]:
+    """The steps that start workers and wait for them: one after the other where the stack says so, else all at once."""
+    groups = [[worker] for worker in workers] if stack.staggered else [list(workers)]
+    steps: list[Step] = []
+    for group in groups:
+        steps += [_start_step(worker) for worker in group]
+        steps += [_await_step(worker, stack.start_within_s) for worker in group]
     return tuple(steps)
+
+
+def read_back_step(worker: Worker) -> Step:
+    """The step that compares what a worker runs with to its plan."""
+    title = f"read back argv and environment of {worker.name}"
+    return Step(f"readback:{worker.name}", title, worker.host, _READ_BACK_DEADLINE_S)
 
 
 def paste_command(worker: Worker) -> str:

@@ -44,7 +44,8 @@ class WorkerRecord:
 class StackRecord:
     """The workers of one stack on one host. `started_at` is the wall clock, for people; `ready`: the canaries passed.
 
-    `shm` are the files in /dev/shm that its processes had open when last looked: what a crash may leave behind."""
+    `shm` are the files in /dev/shm that its processes had open when last looked: what a crash may leave behind. `sets`
+    is what was set on top of the profile, secrets as fingerprints (`restart.layers`)."""
 
     stack: str
     profile: str
@@ -55,6 +56,7 @@ class StackRecord:
     ready: bool
     workers: tuple[WorkerRecord, ...]
     shm: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
 
     def with_handle(self, name: str, handle: UnitHandle) -> "StackRecord":
         """The record after worker `name` was started."""

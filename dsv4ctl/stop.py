@@ -153,12 +153,16 @@ class Stopping:
             raise VerificationFailed(f"shared memory is left on {place.name}: {', '.join(still)}")
         return orphans
 
-    def forget(self, place: Place) -> Facts:
-        """Drop the records of what is proven to be gone."""
+    def forget_units(self, place: Place) -> None:
+        """Drop what the supervisor keeps of units that are proven to be gone, and their temporary directories."""
         names = [worker.name for worker in self.workers(place) if worker.name in self.handles]
         in_parallel(lambda name: place.supervisor.forget(self.handles[name]), names)
         own = [f"{place.site.tmp_root}/{worker.unit}" for worker in self.workers(place)]
         place.host.run(["rm", "-rf", "--", *own], deadline_s=_PROVE_DEADLINE_S)
+
+    def forget(self, place: Place) -> Facts:
+        """Drop the records of what is proven to be gone."""
+        self.forget_units(place)
         place.store.delete(self._records[place.name].stack)
         return {}
 

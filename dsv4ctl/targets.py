@@ -105,7 +105,7 @@ def _open_by_profile(ref: str | None, open_host: OpenHost, *, ended: bool) -> It
         unrecorded: list[str] = []
         for name, place in fleet.items():
             record = place.store.load(stack.name)
-            if record is None and (record := _from_units(stack, name, fleet)) is not None:
+            if record is None and (record := record_from_units(stack, name, fleet)) is not None:
                 unrecorded.append(name)
             if record is not None:
                 records.append((name, record))
@@ -119,7 +119,7 @@ def _open_by_profile(ref: str | None, open_host: OpenHost, *, ended: bool) -> It
         yield Target(stack.name, fleet, tuple(records), stack, tuple(unrecorded))
 
 
-def _from_units(stack: "Stack", host: str, fleet: Fleet) -> StackRecord | None:
+def record_from_units(stack: "Stack", host: str, fleet: Fleet) -> StackRecord | None:
     """A record made from the profile and the supervisor's own memory, for a host whose record was deleted."""
     supervisor = fleet[host].supervisor
     handles = {worker.name: supervisor.find(worker.unit) for worker in stack.on(host)}

@@ -1,6 +1,11 @@
-"""Requests that a disaggregated engine cannot serve and would not say so: refused before they wait for anything."""
+"""Requests that end otherwise than SGLang has it: refused before they wait for what cannot come, or aborted in words."""
+
+from http import HTTPStatus
+from typing import Final
 
 from serving.untyped import Untyped
+
+_ABORTED: Final = "aborted by the operator of this engine: send the request again"
 
 
 def several_samples(_: object, request: Untyped) -> None:
@@ -26,3 +31,18 @@ def empty_prompt(_manager: object, request: Untyped, input_ids: list[int] | None
     """
     if input_ids is not None and len(input_ids) == 0 and request.input_embeds is None:
         raise ValueError("the prompt is empty: it has no token to begin with")
+
+
+def abort_is_an_error(manager: Untyped, message: Untyped) -> None:
+    """Before the HTTP process sends something to its scheduler: an abort of all requests makes each an error.
+
+    A pause (of a trainer that updates weights) aborts all as well, and takes what was generated so far.
+    """
+    if type(message).__name__ == "AbortReq" and message.abort_all and not manager.is_pause:
+        message.abort_message = _ABORTED
+        message.finished_reason = {
+            "type": "abort",
+            "message": _ABORTED,
+            "status_code": HTTPStatus.SERVICE_UNAVAILABLE.value,
+            "err_type": "ServiceUnavailable",
+        }

@@ -10,6 +10,7 @@ PATH = "/v1/loads?include=core,disagg,queues"
 
 # The names that these queues have had, the newest first.
 _PREFILL_INFLIGHT = ("prefill_inflight_queue_reqs",)
+_REQUESTS = ("num_running_reqs", "num_waiting_reqs")
 _DECODE_WAITING = ("decode_prealloc_queue_reqs", "decode_transfer_queue_reqs")
 
 
@@ -30,7 +31,7 @@ class Load:
 
     `inflight` is None on an engine that does not disaggregate, `expecting` is what decode waits for. `dsv4` is the
     patched engine's section as it stands, empty on a stock one. `prefilled_tokens` only grows, until the engine starts
-    anew.
+    anew. `requests` are all that it has, in whichever queue; SGLang counts those inflight among no others.
     """
 
     dp_rank: int
@@ -39,6 +40,7 @@ class Load:
     inflight: int | None
     expecting: int | None
     prefilled_tokens: int | None
+    requests: int | None = None
     dsv4: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -62,13 +64,17 @@ def _load(entry: Mapping[str, Any]) -> Load:
     mode = str(disaggregation.get("mode", "null"))
     waiting = [disaggregation[name] for name in _DECODE_WAITING if name in disaggregation]
     prefilled = entry.get("total_prefill_uncached_tokens")
+    inflight = next((_count(disaggregation[name]) for name in _PREFILL_INFLIGHT if name in disaggregation), None)
     return Load(
         dp_rank=int(entry.get("dp_rank", 0)),
         published_at=None if entry.get("timestamp") is None else _moment(float(entry["timestamp"])),
         mode=mode,
-        inflight=next((_count(disaggregation[name]) for name in _PREFILL_INFLIGHT if name in disaggregation), None),
+        inflight=inflight,
         expecting=sum(map(_count, waiting)) if waiting and mode == "decode" else None,
         prefilled_tokens=None if prefilled is None else int(prefilled),
+        requests=sum(_count(entry[name]) for name in _REQUESTS) + (inflight or 0)
+        if all(name in entry for name in _REQUESTS)
+        else None,
         dsv4=_section(entry.get("dsv4") or {}),
     )
 

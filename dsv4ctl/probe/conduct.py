@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dsv4ctl.errors import Interrupted
 from dsv4ctl.probe.hops import Caller, Hop
@@ -14,6 +14,9 @@ from dsv4ctl.probe.link import Ask
 from dsv4ctl.probe.outcome import Exchange
 from dsv4ctl.probe.questions import Conversation, Question, body_of
 from dsv4ctl.probe.tally import Manner, tally
+
+if TYPE_CHECKING:
+    from dsv4ctl.profile.schema import Canary
 
 ENOUGH_FAILURES = 3
 """After so many on one kind of connection a hop is asked no more on it: each may have taken the whole patience."""
@@ -42,6 +45,18 @@ class Questions:
     gaps_s: tuple[float, ...] = (0.0,)
     request: Mapping[str, object] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def questions_of(model: str, canary: "Canary") -> Questions:
+    """The single generations of a profile's canary."""
+    return Questions(
+        model=model,
+        small=max(1, int(canary.small_tokens * canary.characters_per_token)),
+        large=int(canary.large_tokens * canary.characters_per_token),
+        grow=0,
+        patience_s=canary.deadline_s,
+        request=dict(canary.request),
+    )
 
 
 class Stop(Protocol):

@@ -12,6 +12,7 @@ from dsv4ctl.probe.link import Ask, Endpoint, Link
 from dsv4ctl.probe.outcome import Outcome, Reply
 
 if TYPE_CHECKING:
+    from dsv4ctl.stack import Worker
     from dsv4ctl.state import StackRecord, WorkerRecord
 
 DEFAULT_BOOTSTRAP_PORT = 8998
@@ -93,18 +94,25 @@ def stack_hops(records: Sequence[tuple[str, "StackRecord"]], depth: int) -> tupl
     """The hops of a stack of ours: its router, then each pair of prefill and decode, or each server by itself."""
     workers = [(host, worker) for host, record in records for worker in record.workers]
     routers = [_place(host, worker) for host, worker in workers if worker.role == "router"]
+    return (*(Hop(depth, router) for router in routers), *_engine_hops(workers, depth + bool(routers)))
+
+
+def pairs_of(workers: Sequence["Worker"]) -> tuple[Hop, ...]:
+    """Each pair of prefill and decode among planned workers, or each server by itself."""
+    return _engine_hops([(worker.host, worker) for worker in workers], 0)
+
+
+def _engine_hops(workers: Sequence[tuple[str, "WorkerRecord | Worker"]], depth: int) -> tuple[Hop, ...]:
     prefills = [_place(host, worker) for host, worker in workers if worker.role == "prefill"]
     decodes = [_place(host, worker) for host, worker in workers if worker.role == "decode"]
     servers = [_place(host, worker) for host, worker in workers if worker.role == "unified"]
-    behind = depth + bool(routers)
     return (
-        *(Hop(depth, router) for router in routers),
-        *(Hop(behind, decode, prefill, engine=True) for prefill in prefills for decode in decodes),
-        *(Hop(behind, server, engine=True) for server in servers),
+        *(Hop(depth, decode, prefill, engine=True) for prefill in prefills for decode in decodes),
+        *(Hop(depth, server, engine=True) for server in servers),
     )
 
 
-def _place(host: str, worker: "WorkerRecord") -> Place:
+def _place(host: str, worker: "WorkerRecord | Worker") -> Place:
     listen = "127.0.0.1" if worker.listen in {"0.0.0.0", "::"} else worker.listen  # noqa: S104 (read, not bound)
     return Place(worker.name, f"http://{listen}:{worker.port}", host, worker.ports.get("bootstrap"))
 

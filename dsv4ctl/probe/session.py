@@ -5,7 +5,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from dsv4ctl.console import Console
 from dsv4ctl.errors import ExitCode, Interrupted, NothingRunning, Refused, UsageError
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.hosts.connect import LOCAL, open_host
-from dsv4ctl.probe.conduct import Conduct, Questions, Record, most_requests
+from dsv4ctl.probe.conduct import Conduct, Questions, Record, most_requests, questions_of
 from dsv4ctl.probe.hops import Caller, Hop, Place, covering, headers_of, on_cpu, stack_hops, via_hops
 from dsv4ctl.probe.link import Endpoint
 from dsv4ctl.probe.outcome import Exchange
@@ -187,7 +187,8 @@ def _loopback(place: Place) -> bool:
 
 def _questions(wanted: Wanted, path: _Path) -> Questions:
     canary = path.canary
-    request = dict(canary.request)
+    single = questions_of(path.model, canary)
+    request = dict(single.request)
     if wanted.request is not None:
         try:
             extra = json.loads(wanted.request)
@@ -196,10 +197,8 @@ def _questions(wanted: Wanted, path: _Path) -> Questions:
         if not isinstance(extra, dict):
             raise UsageError("--request must be a JSON object", hint='for example {"seed": 1}')
         request |= extra
-    return Questions(
-        model=path.model,
-        small=max(1, int(canary.small_tokens * canary.characters_per_token)),
-        large=int(canary.large_tokens * canary.characters_per_token),
+    return replace(
+        single,
         grow=int(wanted.grow_tokens * canary.characters_per_token),
         patience_s=wanted.hang_after_s or canary.deadline_s,
         rounds=wanted.rounds,

@@ -25,12 +25,14 @@ class LoadedProfile:
     """A checked profile, with the origin of everything in it and what the command line sets on top.
 
     `set_values` holds the overrides of `--set` for environment and flags; its other keys are already in `profile`.
+    `sets` are all of them as they were typed.
     """
 
     profile: Profile
     found: Found
     document: Document
     set_values: tuple[Override, ...] = ()
+    sets: tuple[str, ...] = ()
 
     def origin(self, *path: str | int) -> Origin:
         """Where the value at a key path was set; `default` when no file set it."""
@@ -59,7 +61,7 @@ class LoadedProfile:
             ((*worker_path(worker), "args"), worker.spec.args),
         )
         chosen = [item for item in self.set_values if item.table == "args" and item.applies_to(worker)]
-        return self._merged(layers) | {item.name: Valued(item.value, item.origin) for item in chosen}
+        return _overridden(self._merged(layers), chosen)
 
     def router_env(self) -> dict[str, Valued[str]]:
         """Environment of the router: its own table, then `--set router.NAME=...`; [env] is the engine's alone."""
@@ -71,8 +73,7 @@ class LoadedProfile:
         """Flags of the router: its own table, then `--set router.args.FLAG=...`."""
         assert self.profile.router is not None
         chosen = [item for item in self.set_values if item.table == "args" and item.for_router]
-        merged = self._merged(((("router", "args"), self.profile.router.args),))
-        return merged | {item.name: Valued(item.value, item.origin) for item in chosen}
+        return _overridden(self._merged(((("router", "args"), self.profile.router.args),)), chosen)
 
     def host_problems(self, host: str, facts: "HostFacts") -> tuple[Problem, ...]:
         """What the profile asks of `host` that it does not have."""
@@ -84,10 +85,19 @@ class LoadedProfile:
         }
 
 
+def _overridden(merged: Mapping[str, Valued[ArgScalar]], overrides: Sequence[Override]) -> dict[str, Valued[ArgScalar]]:
+    both = dict(merged)
+    for item in overrides:
+        if item.value is None:
+            both.pop(item.name, None)
+        else:
+            both[item.name] = Valued(item.value, item.origin)
+    return both
+
+
 def _env(merged: Mapping[str, Valued[ArgScalar]], overrides: Sequence[Override]) -> dict[str, Valued[str]]:
-    both = dict(merged) | {item.name: Valued(item.value, item.origin) for item in overrides}
     env: dict[str, Valued[str]] = {}
-    for name, valued in both.items():
+    for name, valued in _overridden(merged, overrides).items():
         assert isinstance(valued.value, str | int)
         env[name] = Valued(env_text(valued.value), valued.origin)
     return env
@@ -124,7 +134,7 @@ def load_profile(
     profiles: Mapping[str, Path] | None = None,
     gpus: Sequence[str] | None = None,
 ) -> LoadedProfile:
-    """Find, read, extend, patch and check a profile. `sets` are the `KEY=VALUE` texts of `--set`.
+    """Find, read, extend, patch and check a profile. `sets` are the texts that `overrides.parse_sets` reads.
 
     `profiles` (names with their files) and `gpus` are asked of this machine when they are not given. Names of
     environment variables and flags are not looked up here: that takes the engine's registry (dsv4ctl/knobs.py).
@@ -139,7 +149,7 @@ def load_profile(
     overrides, patches = parse_sets(sets)
     document = apply_patches(document, patches)
     profile = _validated(document)
-    loaded = LoadedProfile(profile, found, document, overrides)
+    loaded = LoadedProfile(profile, found, document, overrides, tuple(sets))
     if stray := _stray(loaded):
         raise ProfileError(stray)
     return loaded

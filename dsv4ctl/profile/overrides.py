@@ -1,8 +1,8 @@
-"""What `--set KEY=VALUE` means. It is the last layer: nothing in a profile beats it.
+"""What `--set KEY=VALUE` and `--unset KEY` mean. They are the last layer: nothing in a profile beats them.
 
 KEY is an environment name (`SGLANG_X=1`, for every engine worker), or either of `env.NAME` and `args.FLAG`, all three
 optionally for one target only (`prefill.SGLANG_X`, `decode-1.args.tp`, `router.args.policy`); else the key path of any
-other value of the profile (`router.port`, `prefill.workers[0].port`).
+other value of the profile (`router.port`, `prefill.workers[0].port`). `--unset` takes a variable or a flag out.
 """
 
 import re
@@ -22,18 +22,19 @@ _TARGET = r"(?:(?P<target>router|(?:prefill|decode|unified)(?:-\d+)?)\.)?"
 _ENV = re.compile(_TARGET + r"(?:env\.(?P<named>[A-Za-z_][A-Za-z0-9_]*)|(?P<bare>[A-Z_][A-Z0-9_]*))")
 _ARG = re.compile(_TARGET + r"args\.(?P<flag>[a-z0-9][A-Za-z0-9._-]*)")
 _KEY_PATH = re.compile(r"[A-Za-z0-9_-]+(?:\[\d+\])?(?:\.[A-Za-z0-9_-]+(?:\[\d+\])?)*")
+_TAKEN_OUT = "-"
 _PART = re.compile(r"([A-Za-z0-9_-]+)|\[(\d+)\]")
 
 
 @dataclass(frozen=True)
 class Override:
-    """An environment variable or a flag set on the command line. `target` is None for every engine worker, else a
-    role, a worker's name, or `router`."""
+    """An environment variable or a flag set on the command line, or taken out where `value` is None. `target` is None
+    for every engine worker, else a role, a worker's name, or `router`."""
 
     target: str | None
     table: Literal["env", "args"]
     name: str
-    value: ArgScalar
+    value: ArgScalar | None
     origin: Origin
 
     def applies_to(self, worker: NamedWorker) -> bool:
@@ -56,7 +57,7 @@ class Patch:
 
 
 def parse_sets(texts: Iterable[str]) -> tuple[tuple[Override, ...], tuple[Patch, ...]]:
-    """The `KEY=VALUE` texts of a command line; a later one wins over an earlier one.
+    """The `KEY=VALUE` texts of a command line, and `-KEY` for what is taken out; a later one wins over an earlier one.
 
     Raises:
         UsageError: a text has no `=`, or its key is none of the forms above.
@@ -65,6 +66,9 @@ def parse_sets(texts: Iterable[str]) -> tuple[tuple[Override, ...], tuple[Patch,
     patches: list[Patch] = []
     for text in texts:
         key, equals, value = text.partition("=")
+        if not equals and key.startswith(_TAKEN_OUT):
+            overrides.append(_taken_out(key.removeprefix(_TAKEN_OUT)))
+            continue
         if not equals:
             raise UsageError(f"--set {text}: must be KEY=VALUE", hint="e.g. --set SGLANG_LOG_MS=1")
         origin = Origin(SOURCE, key)
@@ -82,6 +86,28 @@ def parse_sets(texts: Iterable[str]) -> tuple[tuple[Override, ...], tuple[Patch,
                 hint="e.g. --set SGLANG_LOG_MS=1, --set prefill.args.tp=2, --set router.port=31000",
             )
     return tuple(overrides), tuple(patches)
+
+
+def is_override(key: str) -> bool:
+    """Whether a key names an environment variable or a flag, and not another value of the profile."""
+    return bool(_ENV.fullmatch(key) or _ARG.fullmatch(key))
+
+
+def taken_out(key: str) -> str:
+    """The text for `parse_sets` that takes `key` out."""
+    return f"{_TAKEN_OUT}{key}"
+
+
+def _taken_out(key: str) -> Override:
+    origin = Origin("--unset", key)
+    if match := _ENV.fullmatch(key):
+        return Override(match["target"], "env", match["named"] or match["bare"], None, origin)
+    if match := _ARG.fullmatch(key):
+        return Override(match["target"], "args", match["flag"], None, origin)
+    raise UsageError(
+        f"--unset {key}: only an environment variable or a flag can be taken out",
+        hint="e.g. --unset SGLANG_LOG_MS, --unset decode.args.page-size",
+    )
 
 
 def _toml_value(text: str) -> Any:  # noqa: ANN401 - whatever TOML may hold

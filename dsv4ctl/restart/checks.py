@@ -1,0 +1,131 @@
+"""Everything that can be known of the new configuration before the old one is ended."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dsv4ctl.errors import OperationFailed
+from dsv4ctl.facts import HostFacts
+from dsv4ctl.findings import Finding, Severity
+from dsv4ctl.launch import Launch, look_at_hosts, preflight
+from dsv4ctl.restart.agreement import Settings, by_argv, disagreements
+from dsv4ctl.restart.gpus import GpuUse, read_gpu_use, tenants
+from dsv4ctl.restart.patch_table import FAILED, Table, expected_table, present_hazards
+from dsv4ctl.restart.running import Running
+from dsv4ctl.stack import Worker
+
+_OUR_PLUGIN = "dsv4"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What is known of the new configuration. `tables` has the patches that each engine will have."""
+
+    findings: tuple[Finding, ...]
+    tables: Mapping[str, Table]
+    facts: Mapping[str, HostFacts]
+
+
+def check_new(work: Launch, engines: Sequence[Worker], leaving: Sequence[Running]) -> Checked:
+    """Look at the hosts and ask their engines what they would make of it. Nothing is changed.
+
+    Raises:
+        ProfileError: the profile names something that a host does not have.
+        HostUnreachable
+    """
+    facts = look_at_hosts(work)
+    starting = replace(work, stack=replace(work.stack, workers=tuple(engines)))
+    gone = {host: [pid for one in leaving if one.host == host for pid in one.pids] for host in work.fleet}
+    findings = [*preflight(starting, facts, leaving=gone)]
+    settings = [Settings(worker.name, worker.role, "the plan", by_argv(worker.argv)) for worker in work.stack.engines]
+    findings += disagreements(settings)
+    tables: dict[str, Table] = {}
+    for worker in engines:
+        place = work.fleet[worker.host]
+        if "dsv4ctl" not in facts[worker.host].packages or not _has_plugin(worker):
+            tables[worker.name] = {}
+            continue
+        try:
+            tables[worker.name] = expected_table(place.host, place.site.python, worker.env)
+            findings += _of_table(worker, tables[worker.name])
+            hazards = present_hazards(place.host, place.site.python, worker.env, _flags(worker))
+            findings += [_hazard(worker, severity, words) for severity, words in hazards]
+        except OperationFailed as error:
+            findings.append(_refused(worker, error))
+    return Checked(tuple(findings), tables, facts)
+
+
+def gpu_findings(
+    use: Mapping[str, Sequence[GpuUse]], engines: Sequence[Worker], ours: Sequence[Running]
+) -> tuple[Finding, ...]:
+    """GPU_SHARED for each process on a GPU of ours that is none of ours. It is told, and never touched."""
+    findings: list[Finding] = []
+    for host, gpus in use.items():
+        wanted = {int(gpu) for worker in engines if worker.host == host for gpu in worker.gpus if str(gpu).isdigit()}
+        pids = [pid for one in ours if one.host == host for pid in one.pids]
+        findings += [
+            Finding(
+                "GPU_SHARED",
+                Severity.WARNING,
+                f"GPU {tenant.gpu} on {host} is also used by pid {tenant.pid}, which is none of ours "
+                f"({tenant.used_mib} MiB)",
+                "it is left alone; if the engine does not find memory enough, ask whose it is",
+                {"host": host, "gpu": tenant.gpu, "pid": tenant.pid, "used_mib": tenant.used_mib},
+            )
+            for tenant in tenants(gpus, wanted, pids)
+        ]
+    return tuple(findings)
+
+
+def read_gpus_of(work: Launch, engines: Sequence[Worker]) -> dict[str, tuple[GpuUse, ...]]:
+    """The memory in use on the GPUs of every host that has an engine with GPUs.
+
+    Raises:
+        OperationFailed, HostUnreachable
+    """
+    hosts = {worker.host for worker in engines if worker.gpus}
+    return {host: read_gpu_use(work.fleet[host].host) for host in hosts}
+
+
+def _has_plugin(worker: Worker) -> bool:
+    named = worker.env.get("SGLANG_PLUGINS", "")
+    return not named or _OUR_PLUGIN in (name.strip() for name in named.split(","))
+
+
+def _flags(worker: Worker) -> Sequence[str]:
+    first = next((at for at, word in enumerate(worker.argv) if at > 0 and word == "-m"), len(worker.argv))
+    return worker.argv[first + 2 :]
+
+
+def _of_table(worker: Worker, table: Table) -> list[Finding]:
+    return [
+        Finding(
+            "PATCH_FAILED",
+            Severity.ERROR,
+            f"{worker.name} on {worker.host} would not start as it should: patch {name} does not fit this SGLang",
+            "`python -m serving patches` with the engine's interpreter says why",
+            {"worker": worker.name, "patch": name},
+        )
+        for name, status in table.items()
+        if status == FAILED
+    ]
+
+
+def _hazard(worker: Worker, severity: str, words: str) -> Finding:
+    refused = severity == "refuse"
+    return Finding(
+        "HAZARD",
+        Severity.ERROR if refused else Severity.WARNING,
+        f"{worker.name} on {worker.host} {'would refuse to start' if refused else 'would warn'}: {words}",
+        "docs/hazards.md has the evidence",
+        {"worker": worker.name},
+    )
+
+
+def _refused(worker: Worker, error: OperationFailed) -> Finding:
+    return Finding(
+        "ENGINE_REFUSES",
+        Severity.ERROR,
+        f"the engine of {worker.name} on {worker.host} does not take its environment: {error.why or error.what}",
+        "take the setting out (--unset), or correct it",
+        {"worker": worker.name},
+    )

@@ -1,0 +1,220 @@
+"""Carrying a restart out; and when a step fails: traffic let in again, the way back, or a state that has a name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dsv4ctl.errors import Dsv4Error, HostUnreachable, Interrupted, VerificationFailed
+from dsv4ctl.journal import Diary, JournalSink
+from dsv4ctl.plan import Outcome, Step, Timed, execute
+from dsv4ctl.restart.acts import Before, Restarting
+from dsv4ctl.restart.patch_table import Table, expected_table
+from dsv4ctl.restart.pending import Pending
+from dsv4ctl.restart.plan import Scope, co_restart_plan, ending_steps, starting_steps
+from dsv4ctl.restart.running import read_running
+from dsv4ctl.serve import ServeContext
+from dsv4ctl.stack import Stack, Worker
+
+_UNCORDON_WITHIN_S = 15.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything that one restart needs. `before_workers`: the engines of the way back, None where there is none."""
+
+    scope: Scope
+    context: ServeContext
+    before: Before
+    tables: Mapping[str, Table]
+    pending: Pending
+    before_workers: tuple[Worker, ...] | None
+    may_roll_back: bool
+    journal: JournalSink
+    report: Outcome
+    before_step: Callable[[], None]
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of it. `error` is why the new configuration is not what runs now."""
+
+    timeline: tuple[Timed, ...]
+    state: Literal["restarted", "rolled back"]
+    error: Dsv4Error | None = None
+
+
+def carry_out(work: Work) -> Done:
+    """Do it.
+
+    Raises:
+        Dsv4Error: a step failed; its hint names the state that the stack is in, and what to do.
+    """
+    restarting = Restarting(work.scope, work.context, work.before, work.pending, work.tables)
+    timeline: list[Timed] = []
+    try:
+        _execute(work, restarting, co_restart_plan(work.scope, work.context.canary), timeline)
+        restarting.finish()
+    except (Dsv4Error, KeyboardInterrupt) as error:
+        restarting.close()
+        return _failed(work, restarting, error, timeline)
+    restarting.close()
+    return Done(tuple(timeline), "restarted")
+
+
+def _execute(work: Work, restarting: Restarting, steps: Sequence[Step], timeline: list[Timed]) -> None:
+    # One at a time, so that what was done is known when the next one fails.
+    for step in steps:
+        timeline += execute(
+            (step,),
+            restarting.action_for,
+            journal=work.journal,
+            interrupts=work.context.interrupts,
+            report=work.report,
+            before_step=work.before_step,
+        )
+
+
+def _failed(work: Work, restarting: Restarting, error: Dsv4Error | KeyboardInterrupt, timeline: list[Timed]) -> Done:
+    phase = restarting.pending.phase
+    # From here on a full disk stops nothing any more.
+    work = replace(work, journal=Diary(work.journal, work.say))
+    work.journal.write("stopped", phase=phase, step=restarting.pending.step, error=str(error) or type(error).__name__)
+    if isinstance(error, KeyboardInterrupt | HostUnreachable):
+        if isinstance(error, Dsv4Error):
+            error.hint = f"{_state(restarting.pending)}; when the host answers, run this again: it goes on from there"
+        raise error
+    if phase in {"serving", "cordoned"}:
+        _let_in_again(work, restarting, error)
+        raise error
+    if isinstance(error, Interrupted):
+        raise Interrupted(
+            f"{error.what}: {_state(restarting.pending)}", hint="run `dsv4ctl co-restart` again: it goes on from there"
+        ) from error
+    if phase in {"ending", "down"}:
+        error.hint = error.hint or f"{_state(restarting.pending)}; run this again: it goes on from there"
+        raise error
+    if not work.may_roll_back or not _differs(work):
+        return _end_what_was_started(work, restarting, error)
+    return _roll_back(work, restarting, error, timeline)
+
+
+def _state(pending: Pending) -> str:
+    names = ", ".join(pending.engines)
+    return {
+        "serving": "nothing was ended",
+        "cordoned": f"nothing was ended, and {names} are out of the router",
+        "ending": f"{names} are being ended",
+        "down": f"{names} are ended, and out of the router",
+        "starting": f"{names} are being started, and out of the router",
+        "proving": f"{names} run and are not proven yet",
+        "rolling back": f"{names} are being started as they were before",
+    }[pending.phase]
+
+
+def _let_in_again(work: Work, restarting: Restarting, error: Dsv4Error) -> None:
+    """Nothing was ended: the router gets its workers back, and nothing is under way any more."""
+    work.context.interrupts.acknowledge()
+    try:
+        if restarting.pending.phase == "cordoned" and work.scope.router is not None:
+            with restarting.entry.host.http(timeout_s=_UNCORDON_WITHIN_S) as client:
+                router = restarting.router(client, work.scope.router.url)
+                router.add(restarting.pending.router, deadline_s=_UNCORDON_WITHIN_S)
+        restarting.forget()
+    except Dsv4Error as second:
+        error.hint = f"the router did not get its workers back ({second}); run this again, or `dsv4ctl stop`"
+        return
+    error.hint = "; ".join(filter(None, (error.hint, "nothing was ended, and the router serves as before")))
+
+
+def _differs(work: Work) -> bool:
+    """Whether the way back leads to another configuration than the one that failed."""
+    if work.before_workers is None:
+        return False
+    new = {worker.name: (worker.argv, dict(worker.env)) for worker in work.scope.engines}
+    return any(new.get(worker.name) != (worker.argv, dict(worker.env)) for worker in work.before_workers)
+
+
+def _ending(work: Work, restarting: Restarting, scope: Scope) -> Restarting:
+    """A restart of `scope` that first ends what the failed one has started."""
+    records = tuple(
+        (host, record) for host, place in restarting.fleet.items() if (record := place.store.load(work.pending.stack))
+    )
+    running = read_running(restarting.fleet, records)
+    names = {worker.name for worker in work.scope.engines}
+    scope = replace(scope, leaving=tuple(one.name for one in running if one.name in names))
+    kept = {name: record for name, record in work.context.kept.items() if name not in names}
+    context = replace(work.context, stack=scope.stack, kept=kept, sets=work.pending.before_sets)
+    before = Before(running, work.before.gpus, work.before.abort_is_error, records)
+    tables = _tables(restarting, scope.engines)
+    return Restarting(scope, context, before, restarting.pending, tables, on_trouble=work.say)
+
+
+def _tables(restarting: Restarting, engines: Sequence[Worker]) -> dict[str, Table]:
+    tables: dict[str, Table] = {}
+    for worker in engines:
+        place = restarting.fleet[worker.host]
+        known = bool(restarting.table_of(worker))
+        tables[worker.name] = expected_table(place.host, place.site.python, worker.env) if known else {}
+    return tables
+
+
+def _end_what_was_started(work: Work, restarting: Restarting, error: Dsv4Error) -> Done:
+    """There is no way back: leave nothing half alive, and say so."""
+    work.context.interrupts.acknowledge()
+    back = _ending(work, restarting, replace(work.scope, grace_s=0.0))
+    names = ", ".join(worker.name for worker in work.scope.engines)
+    try:
+        _execute(work, back, ending_steps(back.scope), [])
+    except Dsv4Error as second:
+        error.hint = f"what was started could not be ended either ({second}): see `dsv4ctl status`"
+        raise error from second
+    why = (
+        "it ran with this very configuration before"
+        if not _differs(work)
+        else "--no-rollback was given"
+        if not work.may_roll_back
+        else "what ran before is not known"
+    )
+    advice = (
+        f"{names} are ended, and out of the router; there is no way back: {why}. Run this again, or change a setting"
+    )
+    error.hint = "; ".join(filter(None, (error.hint, advice)))
+    raise error
+
+
+def _roll_back(work: Work, restarting: Restarting, error: Dsv4Error, timeline: list[Timed]) -> Done:
+    assert work.before_workers is not None
+    work.context.interrupts.acknowledge()
+    work.say(f"the new configuration did not come up: {error}")
+    work.say("going back to what ran before")
+    old = _old_scope(work.scope, work.before_workers)
+    back = _ending(work, restarting, old)
+    back.mark(Step("roll-back", "", "", 0.0), "rolling back", sets=work.pending.before_sets)
+    steps = (*ending_steps(back.scope), *starting_steps(back.scope, work.context.canary))
+    try:
+        _execute(work, back, steps, timeline)
+        back.finish()
+    except Dsv4Error as second:
+        raise VerificationFailed(
+            f"the new configuration did not come up ({error}), and neither did the old one",
+            why=str(second),
+            hint=f"{_state(back.pending)}; run `dsv4ctl co-restart` again: it goes on with the old one",
+        ) from second
+    finally:
+        back.close()
+    return Done(tuple(timeline), "rolled back", error)
+
+
+def _old_scope(scope: Scope, before: Sequence[Worker]) -> Scope:
+    """The same restart, with the engines that ran before."""
+    old = {worker.name: worker for worker in before}
+    engines = tuple(old[worker.name] for worker in scope.engines if worker.name in old)
+    starting = {worker.name for worker in scope.engines}
+    workers = tuple(
+        old.get(worker.name, worker) if worker.name in starting else worker
+        for worker in scope.stack.workers
+        if worker.name not in starting or worker.name in old
+    )
+    stack: Stack = replace(scope.stack, workers=workers)
+    return replace(scope, stack=stack, engines=engines)

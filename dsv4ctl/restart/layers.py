@@ -1,0 +1,89 @@
+"""What was set on top of the profile, from one start to the next: a restart keeps it until somebody takes it out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from dsv4ctl.errors import UsageError
+from dsv4ctl.profile.overrides import is_override, taken_out
+from dsv4ctl.redaction import is_secret, redact
+
+Sets = tuple[str, ...]
+"""The texts that `overrides.parse_sets` reads, in their order."""
+
+
+def of_role(text: str) -> str:
+    """The `--set` text of a `--role-set decode:K=V`.
+
+    Raises:
+        UsageError: it has no role, or no value.
+    """
+    role, colon, rest = text.partition(":")
+    key, equals, _ = rest.partition("=")
+    if not colon or not equals or not role or not key or "=" in role:
+        raise UsageError(f"--role-set {text}: must be ROLE:KEY=VALUE", hint="e.g. --role-set decode:SGLANG_LOG_MS=1")
+    return f"{role}.{rest}"
+
+
+def layered(kept: Sequence[str], sets: Iterable[str], unsets: Iterable[str]) -> Sets:
+    """What was set before, then what is set now, then what is taken out. What is said again is in it once.
+
+    Raises:
+        UsageError: one key is set and taken out at once.
+    """
+    new, out = list(sets), list(unsets)
+    both = {_key(text) for text in new} & {_key(key) for key in out}
+    if both:
+        raise UsageError(f"{', '.join(sorted(both))} cannot be set and taken out at once")
+    before = {_key(text): text for text in kept}
+    # A value of the profile that was set before is the profile's own again; a variable or a flag may be in the profile.
+    out = [key for key in out if before.pop(_key(key), None) is None or is_override(key)]
+    layers: dict[str, str] = {}
+    for text in (*before.values(), *new, *map(taken_out, out)):
+        # The last one goes to the end: it beats a wider key that came between.
+        layers.pop(_key(text), None)
+        layers[_key(text)] = text
+    return tuple(layers.values())
+
+
+def redacted(sets: Iterable[str]) -> Sets:
+    """The layers as they may be stored: secrets are fingerprints."""
+    return tuple(_redacted(text) for text in sets)
+
+
+def restored(sets: Iterable[str], environs: Iterable[Mapping[str, str]]) -> Sets:
+    """The layers with their secrets, which are found by their fingerprints in what runs.
+
+    Raises:
+        UsageError: one is not there; it has to be set again.
+    """
+    known = list(environs)
+    return tuple(_restored(text, known) for text in sets)
+
+
+def _key(text: str) -> str:
+    key = text.partition("=")[0] if "=" in text else text.removeprefix(taken_out(""))
+    target, dot, name = key.rpartition("env.")
+    return f"{target}{name}" if dot else key
+
+
+def _redacted(text: str) -> str:
+    key, equals, value = text.partition("=")
+    return f"{key}={redact(_name(key), value)}" if equals else text
+
+
+def _restored(text: str, environs: Sequence[Mapping[str, str]]) -> str:
+    key, equals, stored = text.partition("=")
+    name = _name(key)
+    if not equals or not is_secret(name) or not stored:
+        return text
+    for environ in environs:
+        if name in environ and redact(name, environ[name]) == stored:
+            return f"{key}={environ[name]}"
+    raise UsageError(
+        f"{key} was set at the start and is a secret that nobody kept",
+        why="no engine that has it is running",
+        hint=f"set it again (--set {key}=...), or take it out (--unset {key})",
+    )
+
+
+def _name(key: str) -> str:
+    return key.rpartition(".")[2]

@@ -1,0 +1,115 @@
+"""The requests that the engines still have: how many, how old; waiting for them, and ending what is left of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsv4ctl.errors import DeadlineExceeded, HostUnreachable
+from dsv4ctl.fleet import Fleet
+from dsv4ctl.metrics.loads import PATH, UnreadableLoads, parse_loads
+from dsv4ctl.waiting import wait_until
+
+if TYPE_CHECKING:
+    from dsv4ctl.stack import Worker
+
+_HTTP_TIMEOUT_S = 2.0
+_LOOK_EVERY_S = 0.2
+# A scheduler that publishes nothing for so long stands still; a stock one that has nothing to do is as silent.
+_SILENT_S = 5.0
+_OK = 200
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one engine has. `requests` is None where it does not say, and `why` says why. `oldest_s` is the age of the
+    oldest in prefill's inflight queue, `inflight` how many are in it; None on an engine that does not tell."""
+
+    worker: str
+    role: str
+    requests: int | None
+    inflight: int | None = None
+    oldest_s: float | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        if self.requests is None:
+            return f"{self.worker}: unknown ({self.why})"
+        text = f"{self.worker}: {self.requests}"
+        if self.inflight and self.oldest_s is not None:
+            text += f", {self.inflight} of them inflight, the oldest for {self.oldest_s:.1f} s"
+        return text + (f" ({self.why})" if self.why else "")
+
+
+def outstanding(fleet: Fleet, engines: Sequence["Worker"], now: Callable[[], float] = time.time) -> tuple[Held, ...]:
+    """What every engine has now. An engine that cannot be asked is said, and is no error."""
+    return tuple(_held(fleet, worker, now) for worker in engines)
+
+
+def nothing_left(held: Sequence[Held]) -> bool:
+    """Whether all engines say that they have no request."""
+    return all(one.requests == 0 for one in held)
+
+
+def drain(
+    look: Callable[[], tuple[Held, ...]], *, within_s: float, sleep: Callable[[float], None]
+) -> tuple[bool, tuple[Held, ...]]:
+    """Wait until no engine has a request, at most `within_s`. Returns whether that came, and what is there then."""
+    seen: tuple[Held, ...] = ()
+
+    def empty() -> bool:
+        nonlocal seen
+        seen = look()
+        return nothing_left(seen)
+
+    try:
+        wait_until(empty, deadline_s=within_s, interval_s=_LOOK_EVERY_S, what="the requests to end", sleep=sleep)
+    except DeadlineExceeded:
+        return False, seen
+    return True, seen
+
+
+def abort_all(fleet: Fleet, engines: Sequence["Worker"]) -> dict[str, str]:
+    """Ask every engine to end all its requests with an error. Returns what each said, `""` where it took it.
+
+    Decode goes first: its half is the one that a client hears.
+    """
+    import httpx
+
+    said: dict[str, str] = {}
+    for worker in sorted(engines, key=lambda worker: worker.role != "decode"):
+        try:
+            with fleet[worker.host].host.http(timeout_s=_HTTP_TIMEOUT_S) as client:
+                response = client.post(f"{worker.url}/abort_request", json={"abort_all": True})
+            said[worker.name] = "" if response.status_code == _OK else f"HTTP {response.status_code}"
+        except (httpx.HTTPError, HostUnreachable) as error:
+            said[worker.name] = str(error) or type(error).__name__
+    return said
+
+
+def _held(fleet: Fleet, worker: "Worker", now: Callable[[], float]) -> Held:
+    import httpx
+
+    try:
+        with fleet[worker.host].host.http(timeout_s=_HTTP_TIMEOUT_S) as client:
+            response = client.get(f"{worker.url}{PATH}")
+        if response.status_code != _OK:
+            return Held(worker.name, worker.role, None, why=f"HTTP {response.status_code}")
+        loads = parse_loads(response.json())
+    except (httpx.HTTPError, UnreadableLoads, ValueError) as error:
+        return Held(worker.name, worker.role, None, why=str(error) or type(error).__name__)
+    counts = [load.requests for load in loads]
+    if not loads or None in counts:
+        return Held(worker.name, worker.role, None, why="its answer has no count")
+    published = [load.published_at for load in loads if load.published_at is not None]
+    silent_s = now() - min(published) if published else 0.0
+    inflight = [load.inflight for load in loads if load.inflight is not None]
+    ages = [float(load.dsv4["oldest_age_s"]) for load in loads if "oldest_age_s" in load.dsv4]
+    return Held(
+        worker.name,
+        worker.role,
+        sum(count for count in counts if count is not None),
+        sum(inflight) if inflight else None,
+        max(ages) if ages else None,
+        f"as of {silent_s:.0f} s ago" if silent_s > _SILENT_S else "",
+    )
