@@ -7,6 +7,7 @@ from dsv4ctl.drift import Drift, drift_of
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.observe import Watch, WorkerView, death, logs_command
+from dsv4ctl.restart.pending import Pending, PendingStore, state_of
 from dsv4ctl.supervisors.base import UnitState
 from dsv4ctl.targets import Target
 
@@ -48,7 +49,10 @@ def stack_status(target: Target) -> StackStatus:
             else:
                 findings += _of_drift(view, drifts[view.name])
     record = target.records[0][1]
-    if not proven and not target.unrecorded:
+    pending = next(filter(None, (PendingStore(place, target.name).load() for place in target.fleet.values())), None)
+    if pending is not None:
+        findings.append(_unfinished(pending))
+    elif not proven and not target.unrecorded:
         findings.append(_not_proven(target))
     return StackStatus(
         stack=target.name,
@@ -111,6 +115,18 @@ def _unrecorded(target: Target, host: str) -> Finding:
     message = f"the record of {target.name} on {host} is gone; its units were found through the supervisor"
     remedy = "`dsv4ctl stop` ends them; after that `dsv4ctl serve` starts and records the stack again"
     return Finding("RECORD_MISSING", Severity.WARNING, message, remedy, {"host": host})
+
+
+def _unfinished(pending: Pending) -> Finding:
+    message = f"a co-restart that was begun at {pending.began_at} has not ended; {state_of(pending)}"
+    remedy = "wait if a `co-restart` is at work; otherwise run `dsv4ctl co-restart` again: it goes on from there"
+    return Finding(
+        "CO_RESTART_UNFINISHED",
+        Severity.ERROR,
+        message,
+        remedy,
+        {"phase": pending.phase, "step": pending.step, "began_at": pending.began_at},
+    )
 
 
 def _not_proven(target: Target) -> Finding:

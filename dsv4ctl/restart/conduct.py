@@ -1,5 +1,6 @@
 """Carrying a restart out; and when a step fails: traffic let in again, the way back, or a state that has a name."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,7 +10,7 @@ from dsv4ctl.journal import Diary, JournalSink
 from dsv4ctl.plan import Outcome, Step, Timed, execute
 from dsv4ctl.restart.acts import Before, Restarting
 from dsv4ctl.restart.patch_table import Table, expected_table
-from dsv4ctl.restart.pending import Pending
+from dsv4ctl.restart.pending import Pending, state_of
 from dsv4ctl.restart.plan import Scope, co_restart_plan, ending_steps, starting_steps
 from dsv4ctl.restart.running import read_running
 from dsv4ctl.serve import ServeContext
@@ -33,15 +34,45 @@ class Work:
     report: Outcome
     before_step: Callable[[], None]
     say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
 
 
 @dataclass(frozen=True)
 class Done:
-    """What came of it. `error` is why the new configuration is not what runs now."""
+    """What came of it. `downtime_s`: from the moment in which the router let nobody in any more (without a router, the
+    engines were told to end) to the right answer through the entry; None where both were not seen in this run. `error`
+    is why the new configuration is not what runs now."""
 
     timeline: tuple[Timed, ...]
     state: Literal["restarted", "rolled back"]
+    downtime_s: float | None
     error: Dsv4Error | None = None
+
+
+class _Course:
+    """What was done so far, and when the doors were closed and opened."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._closed_at: float | None = None
+        self._opened_at: float | None = None
+        self.timeline: list[Timed] = []
+
+    def add(self, done: Sequence[Timed]) -> None:
+        self.timeline += done
+        for timed in done:
+            if timed.state != "done":
+                continue
+            if self._closed_at is None and (timed.step.id == "cordon" or timed.step.id.startswith("end:")):
+                self._closed_at = self._clock()
+            if timed.step.id == "traffic":
+                self._opened_at = self._clock()
+
+    def done(self, state: Literal["restarted", "rolled back"], error: Dsv4Error | None = None) -> Done:
+        down = None
+        if self._closed_at is not None and self._opened_at is not None:
+            down = round(self._opened_at - self._closed_at, 3)
+        return Done(tuple(self.timeline), state, down, error)
 
 
 def carry_out(work: Work) -> Done:
@@ -51,21 +82,21 @@ def carry_out(work: Work) -> Done:
         Dsv4Error: a step failed; its hint names the state that the stack is in, and what to do.
     """
     restarting = Restarting(work.scope, work.context, work.before, work.pending, work.tables)
-    timeline: list[Timed] = []
+    course = _Course(work.clock)
     try:
-        _execute(work, restarting, co_restart_plan(work.scope, work.context.canary), timeline)
+        _execute(work, restarting, co_restart_plan(work.scope, work.context.canary), course)
         restarting.finish()
     except (Dsv4Error, KeyboardInterrupt) as error:
         restarting.close()
-        return _failed(work, restarting, error, timeline)
+        return _failed(work, restarting, error, course)
     restarting.close()
-    return Done(tuple(timeline), "restarted")
+    return course.done("restarted")
 
 
-def _execute(work: Work, restarting: Restarting, steps: Sequence[Step], timeline: list[Timed]) -> None:
+def _execute(work: Work, restarting: Restarting, steps: Sequence[Step], course: _Course) -> None:
     # One at a time, so that what was done is known when the next one fails.
     for step in steps:
-        timeline += execute(
+        done = execute(
             (step,),
             restarting.action_for,
             journal=work.journal,
@@ -73,43 +104,32 @@ def _execute(work: Work, restarting: Restarting, steps: Sequence[Step], timeline
             report=work.report,
             before_step=work.before_step,
         )
+        course.add(done)
 
 
-def _failed(work: Work, restarting: Restarting, error: Dsv4Error | KeyboardInterrupt, timeline: list[Timed]) -> Done:
+def _failed(work: Work, restarting: Restarting, error: Dsv4Error | KeyboardInterrupt, course: _Course) -> Done:
     phase = restarting.pending.phase
     # From here on a full disk stops nothing any more.
     work = replace(work, journal=Diary(work.journal, work.say))
     work.journal.write("stopped", phase=phase, step=restarting.pending.step, error=str(error) or type(error).__name__)
     if isinstance(error, KeyboardInterrupt | HostUnreachable):
         if isinstance(error, Dsv4Error):
-            error.hint = f"{_state(restarting.pending)}; when the host answers, run this again: it goes on from there"
+            error.hint = f"{state_of(restarting.pending)}; when the host answers, run this again: it goes on from there"
         raise error
     if phase in {"serving", "cordoned"}:
         _let_in_again(work, restarting, error)
         raise error
     if isinstance(error, Interrupted):
         raise Interrupted(
-            f"{error.what}: {_state(restarting.pending)}", hint="run `dsv4ctl co-restart` again: it goes on from there"
+            f"{error.what}: {state_of(restarting.pending)}",
+            hint="run `dsv4ctl co-restart` again: it goes on from there",
         ) from error
     if phase in {"ending", "down"}:
-        error.hint = error.hint or f"{_state(restarting.pending)}; run this again: it goes on from there"
+        error.hint = error.hint or f"{state_of(restarting.pending)}; run this again: it goes on from there"
         raise error
     if not work.may_roll_back or not _differs(work):
         return _end_what_was_started(work, restarting, error)
-    return _roll_back(work, restarting, error, timeline)
-
-
-def _state(pending: Pending) -> str:
-    names = ", ".join(pending.engines)
-    return {
-        "serving": "nothing was ended",
-        "cordoned": f"nothing was ended, and {names} are out of the router",
-        "ending": f"{names} are being ended",
-        "down": f"{names} are ended, and out of the router",
-        "starting": f"{names} are being started, and out of the router",
-        "proving": f"{names} run and are not proven yet",
-        "rolling back": f"{names} are being started as they were before",
-    }[pending.phase]
+    return _roll_back(work, restarting, error, course)
 
 
 def _let_in_again(work: Work, restarting: Restarting, error: Dsv4Error) -> None:
@@ -165,7 +185,7 @@ def _end_what_was_started(work: Work, restarting: Restarting, error: Dsv4Error) 
     back = _ending(work, restarting, replace(work.scope, grace_s=0.0))
     names = ", ".join(worker.name for worker in work.scope.engines)
     try:
-        _execute(work, back, ending_steps(back.scope), [])
+        _execute(work, back, ending_steps(back.scope), _Course(work.clock))
     except Dsv4Error as second:
         error.hint = f"what was started could not be ended either ({second}): see `dsv4ctl status`"
         raise error from second
@@ -183,7 +203,7 @@ def _end_what_was_started(work: Work, restarting: Restarting, error: Dsv4Error) 
     raise error
 
 
-def _roll_back(work: Work, restarting: Restarting, error: Dsv4Error, timeline: list[Timed]) -> Done:
+def _roll_back(work: Work, restarting: Restarting, error: Dsv4Error, course: _Course) -> Done:
     assert work.before_workers is not None
     work.context.interrupts.acknowledge()
     work.say(f"the new configuration did not come up: {error}")
@@ -193,17 +213,17 @@ def _roll_back(work: Work, restarting: Restarting, error: Dsv4Error, timeline: l
     back.mark(Step("roll-back", "", "", 0.0), "rolling back", sets=work.pending.before_sets)
     steps = (*ending_steps(back.scope), *starting_steps(back.scope, work.context.canary))
     try:
-        _execute(work, back, steps, timeline)
+        _execute(work, back, steps, course)
         back.finish()
     except Dsv4Error as second:
         raise VerificationFailed(
             f"the new configuration did not come up ({error}), and neither did the old one",
             why=str(second),
-            hint=f"{_state(back.pending)}; run `dsv4ctl co-restart` again: it goes on with the old one",
+            hint=f"{state_of(back.pending)}; run `dsv4ctl co-restart` again: it goes on with the old one",
         ) from second
     finally:
         back.close()
-    return Done(tuple(timeline), "rolled back", error)
+    return course.done("rolled back", error)
 
 
 def _old_scope(scope: Scope, before: Sequence[Worker]) -> Scope:

@@ -130,6 +130,20 @@ class PendingStore:
         self._host.write(path, json.dumps({"version": RESTART_VERSION, "body": body}, indent=1).encode(), mode=0o600)
 
 
+def state_of(pending: Pending) -> str:
+    """How far it has come, as a part of a sentence."""
+    names = ", ".join(pending.engines)
+    return {
+        "serving": "nothing was ended",
+        "cordoned": f"nothing was ended, and {names} are out of the router",
+        "ending": f"{names} are being ended",
+        "down": f"{names} are ended, and out of the router",
+        "starting": f"{names} are being started, and out of the router",
+        "proving": f"{names} run and are not proven yet",
+        "rolling back": f"{names} are being started as they were before",
+    }[pending.phase]
+
+
 def _parsed(kind: type[T], body: object, path: str, host: str) -> T:
     from pydantic import TypeAdapter, ValidationError
 

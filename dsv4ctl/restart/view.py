@@ -63,20 +63,6 @@ def plan_lines(steps: Sequence[Step]) -> list[str]:
     ]
 
 
-def downtime(timeline: Sequence[Timed]) -> float | None:
-    """Seconds in which no new request was taken: from the cordon (else the first signal) to the answer through the
-    entry. None where that was not all seen in this run."""
-    ids = [timed.step.id for timed in timeline if timed.state == "done"]
-    first = next((at for at, timed in enumerate(timeline) if _closes(timed)), None)
-    if first is None or "traffic" not in ids:
-        return None
-    return round(sum(timed.seconds for timed in timeline[first:]), 3)
-
-
-def _closes(timed: Timed) -> bool:
-    return timed.state == "done" and (timed.step.id == "cordon" or timed.step.id.startswith("end:"))
-
-
 def report_rows(timeline: Sequence[Timed]) -> list[dict[str, object]]:
     """The timeline for a program."""
     return [
@@ -85,7 +71,7 @@ def report_rows(timeline: Sequence[Timed]) -> list[dict[str, object]]:
     ]
 
 
-def show_report(console: Console, done: Done, seconds: float, down: float | None, evidence: Sequence[str]) -> None:
+def show_report(console: Console, done: Done, seconds: float, evidence: Sequence[str]) -> None:
     """Where the seconds went, and what was left behind."""
     phases: dict[str, tuple[float, list[str]]] = {}
     for timed in done.timeline:
@@ -96,6 +82,7 @@ def show_report(console: Console, done: Done, seconds: float, down: float | None
     console.table(_PHASES, rows)
     for folder in evidence:
         console.say(f"evidence: {folder}")
+    down = done.downtime_s
     silent = f"; no new request was taken for {down:.1f} s" if down is not None else ""
     what = "restarted and proven" if done.state == "restarted" else "rolled back and proven"
     console.say(f"{what} in {age_text(seconds)}{silent}")
