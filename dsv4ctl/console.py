@@ -6,6 +6,7 @@
 import errno
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from dsv4ctl.findings import Finding, Severity
 SCHEMA_VERSION = 1
 ACCENT = "cyan"
 _PIPE_WIDTH = 200
+_UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold", Severity.UNKNOWN: "bold"}
 
 
@@ -171,7 +173,8 @@ class Console:
         """
         if yes:
             return
-        if not sys.stdin.isatty():
+        # A closed one is None to Python.
+        if sys.stdin is None or not sys.stdin.isatty():
             raise UsageError(f"{question} Nobody is at the terminal to answer.", hint="add --yes to go ahead")
         self._err.print(f"{question} [y/N] ", markup=False, end="")
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
@@ -242,9 +245,7 @@ def command_session(command: str, output: Output, *, acting: bool = False) -> It
         console.failed(error)
         code = error.exit_code
     except KeyboardInterrupt:
-        console.failed(
-            Interrupted("interrupted at once", why="Ctrl-C came again", hint="`dsv4ctl status` says what is left")
-        )
+        console.failed(Interrupted("interrupted at once", hint="`dsv4ctl status` says what is left"))
         code = ExitCode.INTERRUPTED
     except BrokenPipeError:
         # The reader of our output (`| head`) has seen enough.
@@ -289,7 +290,9 @@ def _write_debug_file(command: str, error: BaseException) -> Path | None:
 
 def _dump(value: object, indent: int | None = None) -> str:
     # NaN is not JSON, and a reader that accepts it would compare it wrongly.
-    return json.dumps(value, default=_jsonable, allow_nan=False, indent=indent, ensure_ascii=False)
+    text = json.dumps(value, default=_jsonable, allow_nan=False, indent=indent, ensure_ascii=False)
+    # JSON escapes only the oldest of the signs that move a terminal's cursor, or turn its lines round.
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _jsonable(value: object) -> object:

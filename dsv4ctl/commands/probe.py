@@ -36,6 +36,7 @@ def probe(
         typer.Option(
             metavar="S",
             min=0.1,
+            max=86_400.0,
             help="Seconds without an event after which a request hangs. Absent: as the profile says.",
         ),
     ] = None,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from dsv4ctl.errors import HostUnreachable
 from dsv4ctl.inflight.freshness import Freshness
 from dsv4ctl.inflight.lines import event_of
-from dsv4ctl.inflight.printable import printable
 from dsv4ctl.inflight.readings import left_by_rank, left_of_loads, left_of_metrics, queue_of_load, queues_of_gauge
 from dsv4ctl.inflight.sample import Decode, Event, Queue, Sample
 from dsv4ctl.metrics.exposition import Exposition, Unreadable, parse_exposition
 from dsv4ctl.metrics.loads import PATH, Load, parse_loads
+from dsv4ctl.printable import printable
 
 if TYPE_CHECKING:
     import httpx

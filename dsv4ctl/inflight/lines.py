@@ -2,8 +2,8 @@
 
 import re
 
-from dsv4ctl.inflight.printable import printable
 from dsv4ctl.inflight.sample import Event
+from dsv4ctl.printable import printable
 
 # The watchdog's own line (serving/inflight/watchdog.py). A client chooses the id: it may hold anything but a newline.
 _FIRED = re.compile(

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from dsv4ctl.inflight.printable import printable
 from dsv4ctl.inflight.sample import Queue
 from dsv4ctl.metrics.exposition import Exposition
 from dsv4ctl.metrics.loads import Load
+from dsv4ctl.printable import printable
 
 GAUGE = "num_prefill_inflight_queue_reqs"
 DWELL = "dsv4_inflight_dwell_seconds"

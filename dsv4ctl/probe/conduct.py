@@ -13,7 +13,7 @@ from dsv4ctl.probe.hops import Caller, Hop
 from dsv4ctl.probe.link import Ask
 from dsv4ctl.probe.outcome import Exchange
 from dsv4ctl.probe.questions import Conversation, Question, body_of
-from dsv4ctl.probe.tally import Manner, tally
+from dsv4ctl.probe.tally import LARGE, SMALL, Manner, tally
 
 if TYPE_CHECKING:
     from dsv4ctl.profile.schema import Canary
@@ -25,7 +25,8 @@ CLEARING = 4
 """Conversations of two rounds with a hop that lies behind one that fails, to see whether it fails alike."""
 
 _LOOK_EVERY_S = 0.05
-_SMALL, _LARGE = 1, 2
+_OF_ONE_SIZE = 3
+"""So many of one size on either side of a hop tell that it fails on that size: chance does that once in 20 times."""
 
 
 @dataclass(frozen=True)
@@ -126,34 +127,48 @@ class Conduct:
         for hop in sorted(hops, key=lambda hop: -hop.depth):
             behind = [other for other in hops if other.depth > hop.depth]
             if any(self._manner(other) is Manner.ALWAYS for other in behind):
-                self._single(hop, _SMALL)
+                self._single(hop, SMALL)
                 continue
             self._walk(hop)
             if self._failed(hop):
                 for other in behind:
                     if other.depth == hop.depth + 1 and self._manner(other) is Manner.ANSWERS:
                         self._walk(other)
+                        self._as_large_or_small(hop, other)
+
+    def _as_large_or_small(self, failing: Hop, behind: Hop) -> None:
+        """Where a hop fails on one size, the hop behind it is asked as often for just that."""
+        for manner, number in ((Manner.SMALL, SMALL), (Manner.LARGE, LARGE)):
+            if self._manner(failing) is not manner:
+                continue
+            while True:
+                seen = tally(behind.name, self._record.exchanges)
+                asked = seen.small if number == SMALL else seen.large
+                if asked.asked >= _OF_ONE_SIZE or not seen.manner.sound:
+                    return
+                self._single(behind, number)
 
     def _walk(self, hop: Hop) -> None:
-        first = self._single(hop, _SMALL)
+        first = self._single(hop, SMALL)
         if not first.seen:
             return
         if not first.failed:
-            if self._single(hop, _LARGE).failed:
-                self._single(hop, _LARGE, again=True)
+            if self._single(hop, LARGE).failed and self._single(hop, LARGE, again=True).failed:
+                self._single(hop, LARGE, again=True)
             return
         # Each may take the whole patience, so the rest goes out at once.
         with ThreadPoolExecutor(3) as pool:
             rest = [
-                pool.submit(self._single, hop, _SMALL, again=True),
-                pool.submit(self._single, hop, _LARGE),
-                pool.submit(self._single, hop, _LARGE, again=True),
+                pool.submit(self._single, hop, SMALL, again=True),
+                pool.submit(self._single, hop, LARGE),
+                pool.submit(self._single, hop, LARGE, again=True),
             ]
-        for future in rest:
-            future.result()
+        large = [future.result() for future in rest][1:]
+        if not any(exchange.failed for exchange in large):
+            self._single(hop, SMALL, again=True)
 
     def _single(self, hop: Hop, number: int, *, again: bool = False) -> Exchange:
-        characters = self._questions.small if number == _SMALL else self._questions.large
+        characters = self._questions.small if number == SMALL else self._questions.large
         question = Conversation(self._rng, grow=characters, limit=characters).ask()
         caller = self._caller_of(hop)
         try:

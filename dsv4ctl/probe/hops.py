@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from dsv4ctl.errors import UsageError
+from dsv4ctl.printable import printable
 from dsv4ctl.probe.link import Ask, Endpoint, Link
 from dsv4ctl.probe.outcome import Outcome, Reply
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from dsv4ctl.state import StackRecord, WorkerRecord
 
 DEFAULT_BOOTSTRAP_PORT = 8998
+_PORTS = 1 << 16
 ENGINE_ENV = "SGLANG_USE_CPU_ENGINE"
 # Prefill has answered long before decode has; once decode is done, nothing new can come from it.
 _OTHER_HALF_S = 3.0
@@ -76,17 +78,23 @@ def via_hops(urls: Sequence[str]) -> tuple[Hop, ...]:
 
 
 def _via(url: str, *, prefill: bool = False) -> Place:
-    parts = urlsplit(url)
-    try:
-        port = int(parts.fragment) if parts.fragment else DEFAULT_BOOTSTRAP_PORT
-        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        good, port = False, 0
-    if not good or parts.query or (parts.fragment and not prefill):
-        raise UsageError(f"--via {url}: that is no URL of a server", hint="for example http://127.0.0.1:8080")
-    if "@" in parts.netloc:
+    no_url = UsageError(f"--via {printable(url)}: that is no URL of a server", hint="for example http://127.0.0.1:8080")
+    if "@" in url:
         raise UsageError("--via: a URL with a password in it would be shown", hint="use --api-key-file")
-    base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+    # The parser takes newlines out without a word; and what is not ASCII has to be written as it goes over the wire.
+    if not url.isascii() or any(not sign.isprintable() or sign == " " for sign in url):
+        raise no_url
+    try:
+        parts = urlsplit(url)
+        port = int(parts.fragment) if parts.fragment else DEFAULT_BOOTSTRAP_PORT
+        (parts.hostname or "").encode("idna")
+        good = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except (ValueError, UnicodeError) as error:
+        raise no_url from error
+    if not good or not 0 < port < _PORTS or parts.query or (parts.fragment and not prefill):
+        raise no_url
+    path = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/v1")
+    base = f"{parts.scheme}://{parts.netloc}{path}"
     return Place(base, base, "local", port if prefill else None)
 
 
@@ -184,6 +192,8 @@ class Caller:
         if half.reply is None:
             raise half.error or AssertionError("prefill's half ended without a word")
         other = half.reply.detail or half.reply.outcome.value
+        if reply.outcome is Outcome.RIGHT and half.reply.outcome is Outcome.UNSEEN:
+            reply = replace(reply, outcome=Outcome.UNSEEN, detail=f"prefill: {other}")
         if reply.outcome is Outcome.RIGHT and half.reply.outcome.failed:
             detail = f"decode answered rightly, and prefill did not: {other}"
             reply = replace(reply, outcome=half.reply.outcome, detail=detail)

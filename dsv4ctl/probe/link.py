@@ -1,6 +1,7 @@
 """Requests to one URL on one connection, kept or made anew, and what became of each."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,15 +10,21 @@ from urllib.parse import urlsplit
 import httpcore
 
 from dsv4ctl import __version__
+from dsv4ctl.printable import printable
 from dsv4ctl.probe.outcome import Act, Outcome, Peer, Reply, Times
 from dsv4ctl.probe.reading import Reading, judge
-from dsv4ctl.probe.wire import Dialler, NoConnection, Wire
+from dsv4ctl.probe.wire import MOST_BYTES, Dialler, NoConnection, TooMuch, Wire
 
 PATH = "/v1/chat/completions"
 _OK = 200
 _MOMENTS = ("forward_entry_time", "prefill_finished_time", "request_finished_ts")
 # However often a server says something, an answer of a few words is over after so many times the patience.
 _PATIENCES = 10
+# Who gave up within so long of the last byte gave up on something that went on sending.
+_STILL_SENDING_S = 0.5
+_TEXT_KEPT = 4000
+# The words of the HTTP library for a connection that ended within an answer.
+_ENDED_TOO_SOON = ("peer closed connection", "Server disconnected", "incomplete")
 
 
 @dataclass(frozen=True)
@@ -137,6 +144,7 @@ class _Request:
         except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as raised:
             error = raised
         outcome, detail = self._verdict(error)
+        detail = printable(detail)
         times = Times(
             connect_s=connect_s,
             first_byte_s=self._since(self._wire.first_byte_at),
@@ -153,7 +161,7 @@ class _Request:
             detail,
             times,
             peer,
-            text=reading.text or reading.reasoning,
+            text=_encodable((reading.text or reading.reasoning)[:_TEXT_KEPT]),
             prompt_tokens=reading.prompt_tokens,
             completion_tokens=reading.completion_tokens,
             engine_s=_engine_times(reading.meta),
@@ -193,12 +201,21 @@ class _Request:
     def _verdict(self, error: Exception | None) -> tuple[Outcome, str]:
         after = f"after {self._wire.received_bytes} bytes of its response"
         silent_s = self._clock() - (self._wire.last_byte_at or self._began)
+        if error is not None and self._status not in {None, _OK}:
+            return Outcome.STATUS, f"HTTP {self._status}, and then its body did not come to an end"
+        if isinstance(error, TooMuch):
+            return Outcome.ENDLESS, f"sent more than {MOST_BYTES >> 20} MiB for an answer of a few words"
+        if isinstance(error, httpcore.TimeoutException) and self._reading.documents and silent_s < _STILL_SENDING_S:
+            spent_s = self._clock() - self._began
+            return Outcome.ENDLESS, f"was still sending after {spent_s:.3g} s and {self._wire.received_bytes} bytes"
         if isinstance(error, httpcore.TimeoutException):
             if self._reading.comments and not self._reading.done:
                 return Outcome.HANGS, f"sent only {self._reading.comments} keep-alive comments, and no answer"
             if self._wire.received_bytes:
                 return Outcome.HANGS, f"fell silent {after}; gave up {silent_s:.3g} s later"
             return Outcome.HANGS, f"sent nothing for {silent_s:.3g} s"
+        if isinstance(error, httpcore.ProtocolError) and self._wire.received_bytes and _is_no_http(error):
+            return Outcome.NO_COMPLETION, f"broke the rules of HTTP {after}: {error}"
         if error is not None and self._status is None:
             if self._wire.reset:
                 return Outcome.RESET, "reset the connection before any answer"
@@ -206,8 +223,6 @@ class _Request:
                 return Outcome.CUT, f"ended within its headers, {after}"
             return Outcome.CLOSED, "closed the connection without an answer"
         if error is not None:
-            if isinstance(error, httpcore.ProtocolError) and not self._wire.closed and not self._wire.reset:
-                return Outcome.NO_COMPLETION, f"broke the rules of HTTP {after}: {error}"
             how = "reset" if self._wire.reset else "closed"
             return Outcome.CUT, f"{how} the connection {after}"
         if self._status != _OK:
@@ -233,6 +248,11 @@ class _Request:
         return None if at is None else at - self._began
 
 
+def _is_no_http(error: Exception) -> bool:
+    """Whether what came is no HTTP; an answer that is whole as far as it goes, and ends too soon, is."""
+    return not any(words in str(error) for words in _ENDED_TOO_SOON)
+
+
 def _engine_times(meta: Mapping[str, object]) -> dict[str, float]:
     """What SGLang's `meta_info` says of a request, in seconds: in the queue, in the prefill, from its end to the end of
     the request (on a prefill worker that is the transfer), and in all. What it does not say is left out."""
@@ -241,12 +261,19 @@ def _engine_times(meta: Mapping[str, object]) -> dict[str, float]:
         if (value := _number(meta.get(key))) is not None:
             times[name] = value
     begun, computed, ended = (_number(meta.get(key)) for key in _MOMENTS)
-    if begun is not None and computed is not None:
+    if begun is not None and computed is not None and begun <= computed:
         times["prefill"] = computed - begun
-    if computed is not None and ended is not None:
+    if computed is not None and ended is not None and computed <= ended:
         times["after_prefill"] = ended - computed
     return times
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _encodable(text: str) -> str:
+    """The text with halves of surrogate pairs, which JSON may hold and no output can, written as escapes."""
+    return text.encode(errors="backslashreplace").decode()

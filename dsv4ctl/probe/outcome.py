@@ -17,6 +17,7 @@ class Outcome(StrEnum):
     NO_COMPLETION = "no completion"
     ENDED_EARLY = "ended early"
     HANGS = "hangs"
+    ENDLESS = "does not end"
     CLOSED = "closed"
     RESET = "reset"
     CUT = "cut off"
@@ -47,6 +48,10 @@ class Act(StrEnum):
     RESET = "reset"
     SILENT = "silent"
     NONE = "not connected"
+
+
+HANGING = frozenset({Outcome.HANGS, Outcome.ENDLESS})
+"""No answer came to its end in time."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A chat completion while it comes in, as a stream of events or as one document; and what it is worth."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,9 @@ from dsv4ctl.probe.outcome import Outcome
 
 _GOOD_REASONS = frozenset({"stop", "length"})
 _DONE = "[DONE]"
+_BOM = b"\xef\xbb\xbf"
+# A carriage return at the end of what has come may be half of a line's end.
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 _SHOWN = 160
 # An answer that ends in the same few characters over and over; a line of dashes is shorter than this, and so is what
 # the tiny model, which always goes on, has room for behind a right answer.
@@ -33,6 +37,8 @@ class Reading:
         self.completion_tokens: int | None = None
         self.meta: Mapping[str, Any] = {}
         self._buffer = b""
+        self._at_start = True
+        self._data: list[str] = []
 
     @property
     def begun(self) -> bool:
@@ -44,35 +50,49 @@ class Reading:
         self._buffer += data
         if not self.events:
             return False
+        if self._at_start and len(self._buffer) >= len(_BOM):
+            self._buffer = self._buffer.removeprefix(_BOM)
+            self._at_start = False
         before = self.documents
-        *lines, self._buffer = self._buffer.split(b"\n")
+        *lines, self._buffer = _LINE_END.split(self._buffer)
         for line in lines:
-            self._line(line.rstrip(b"\r").decode(errors="replace"))
+            self._line(line.decode(errors="replace"))
         return self.documents > before
 
     def end(self) -> None:
         """The body is over."""
-        rest, self._buffer = self._buffer.decode(errors="replace"), b""
+        rest, self._buffer = self._buffer.removeprefix(_BOM).decode(errors="replace"), b""
         if self.events:
-            self._line(rest)
+            self._line(rest.rstrip("\r"))
+            self._event()
         else:
             self._document(rest)
 
     def _line(self, line: str) -> None:
-        if line.startswith(":"):
+        """A line of a stream, as the HTML standard has them: the data of an event may be on several lines, and an empty
+        line ends it."""
+        if not line:
+            self._event()
+        elif line.startswith(":"):
             self.comments += 1
         elif line.startswith("data:"):
-            self.documents += 1
-            content = line[5:].strip()
-            if content == _DONE:
-                self.done = True
-            else:
-                self._document(content)
+            self._data.append(line[5:].removeprefix(" "))
+
+    def _event(self) -> None:
+        if not self._data:
+            return
+        content = "\n".join(self._data).strip()
+        self._data.clear()
+        self.documents += 1
+        if content == _DONE:
+            self.done = True
+        else:
+            self._document(content)
 
     def _document(self, content: str) -> None:
         try:
             document = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             self.strange = self.strange or content[:_SHOWN]
             return
         if not isinstance(document, dict):
@@ -85,16 +105,27 @@ class Reading:
     def _completion(self, document: Mapping[str, Any], content: str) -> None:
         try:
             usage = document.get("usage") or {}
-            self.prompt_tokens = usage.get("prompt_tokens", self.prompt_tokens)
-            self.completion_tokens = usage.get("completion_tokens", self.completion_tokens)
+            self.prompt_tokens = _count(usage.get("prompt_tokens"), self.prompt_tokens)
+            self.completion_tokens = _count(usage.get("completion_tokens"), self.completion_tokens)
             for choice in document["choices"]:
                 part = choice.get("delta") or choice.get("message") or {}
                 self.text += part.get("content") or ""
                 self.reasoning += part.get("reasoning_content") or ""
-                self.reason = choice.get("finish_reason") or self.reason
+                self.reason = _reason(choice.get("finish_reason")) or self.reason
                 self.meta = choice.get("meta_info") or self.meta
         except (KeyError, TypeError, AttributeError):
             self.strange = self.strange or content[:_SHOWN]
+
+
+def _count(value: object, otherwise: int | None) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+
+def _reason(value: object) -> str | None:
+    """A finish reason in a word; SGLang's own form is an object with a type."""
+    if isinstance(value, Mapping):
+        value = value.get("type")
+    return None if value is None else str(value)[:_SHOWN]
 
 
 def judge(reading: Reading, answer: str | None) -> tuple[Outcome, str]:

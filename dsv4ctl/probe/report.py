@@ -7,7 +7,7 @@ from statistics import median
 from dsv4ctl.console import Column
 from dsv4ctl.findings import Evidence, Finding, Severity
 from dsv4ctl.probe.hops import Hop
-from dsv4ctl.probe.outcome import CONTENT, ERRORS, Act, Exchange, Outcome, Peer
+from dsv4ctl.probe.outcome import CONTENT, ERRORS, HANGING, Act, Exchange, Outcome, Peer
 from dsv4ctl.probe.tally import HopTally, Manner
 from dsv4ctl.probe.verdict import Kind, Verdict
 
@@ -20,6 +20,7 @@ WALK_COLUMNS = (
     Column("end", right=True),
     Column("result"),
 )
+_AT_ONCE_S = 0.2
 ROUND_COLUMNS = (
     Column("hop", fold=True),
     Column("on"),
@@ -108,6 +109,8 @@ def slowness(exchanges: Iterable[Exchange], patience_s: float) -> str | None:
 def habit_of(tally: HopTally) -> str | None:
     """What a hop does with connections that lie idle, if it is seen to end them; that is no fault."""
     if tally.idle_close_s is not None:
+        if tally.idle_close_s < _AT_ONCE_S:
+            return f"{tally.hop} closes connections right after an answer"
         return f"{tally.hop} closes idle connections after {tally.idle_close_s:.1f} s, with notice"
     if tally.kept_by_gap and not tally.reused.asked:
         return f"{tally.hop} closes the connection after every answer, so none could be used again"
@@ -159,7 +162,9 @@ def _finding(tally: HopTally, exchanges: Sequence[Exchange], verdict: Verdict) -
     if not tally.manner.broken:
         return None
     failed = [exchange for exchange in exchanges if exchange.hop == tally.hop and exchange.failed]
-    first = failed[0]
+    # A wrong answer is worse than none, however seldom it is.
+    telling = {exchange.reply.outcome for exchange in failed} & CONTENT or {tally.main_failure}
+    first = next(exchange for exchange in failed if exchange.reply.outcome in telling)
     evidence: dict[str, Evidence] = {
         "hop": tally.hop,
         "manner": tally.manner.value,
@@ -182,7 +187,9 @@ def _broken(tally: HopTally, first: Exchange, evidence: Mapping[str, Evidence]) 
     outcomes = {outcome for outcome, _ in tally.failures}
     main = tally.main_failure
     manner, detail, peer = tally.manner.value, first.reply.detail, peer_words(first.reply.peer)
-    message = f"{tally.hop} {manner} ({tally.all}): {detail}{peer}"
+    kinds = ", ".join(f"{count} times {outcome}" for outcome, count in tally.failures)
+    several = f"; {kinds}" if len(tally.failures) > 1 else ""
+    message = f"{tally.hop} {manner} ({tally.all}{several}): {detail}{peer}"
     if tally.manner is Manner.REUSED:
         message = f"{tally.hop} {manner} ({tally.reused}, and {tally.fresh} on fresh ones): {detail}{peer}"
         remedy = "until it is repaired, have the client send `Connection: close` or open a connection for each request"
@@ -190,7 +197,7 @@ def _broken(tally: HopTally, first: Exchange, evidence: Mapping[str, Evidence]) 
     if outcomes & CONTENT:
         wrong = "a wrong answer means wrong KV, a wrong chat template or the wrong model: compare the hops"
         return Finding("PROBE_WRONG_ANSWER", Severity.ERROR, message, wrong, evidence)
-    if main is Outcome.HANGS:
+    if main in HANGING:
         remedy = "`dsv4ctl status` and the log of this hop; what lies behind it is judged above"
         return Finding("PROBE_HANGS", Severity.ERROR, message, remedy, evidence)
     if main in ERRORS:
@@ -203,5 +210,5 @@ def _broken(tally: HopTally, first: Exchange, evidence: Mapping[str, Evidence]) 
 def _inconclusive(verdict: Verdict) -> Finding:
     remedy = f"to settle it: {verdict.unsettled}"
     evidence: dict[str, Evidence] = {"hops": ", ".join(verdict.hops)}
-    message = f"what is wrong with {' and '.join(verdict.hops)} was seen too seldom to say whose fault it is"
+    message = f"whose fault it is that {' and '.join(verdict.hops)} fails is not known"
     return Finding("PROBE_INCONCLUSIVE", Severity.UNKNOWN, message, remedy, evidence)

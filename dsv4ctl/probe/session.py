@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 ASK_ABOVE = 50
 _WORKER_WITHIN_S = 5.0
+_OURS = frozenset({"model", "messages", "stream", "stream_options"})
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,13 @@ def run_probe(console: Console, wanted: Wanted) -> ExitCode:
                 interrupted = True
         asked = {exchange.hop for exchange in record.exchanges}
         tallies = {hop.name: tally(hop.name, record.exchanges) for hop in path.hops if hop.name in asked}
-        verdict = judge(path.hops, tallies, {} if interrupted else _workers(path, tallies))
+        workers: dict[str, str] = {}
+        if not interrupted:
+            try:
+                workers = _workers(path, tallies, interrupts)
+            except Interrupted:
+                interrupted = True
+        verdict = judge(path.hops, tallies, workers)
         verdict = cut_short(verdict) if interrupted else verdict
         if caution := slowness(record.exchanges, questions.patience_s):
             console.warn(caution)
@@ -190,13 +197,7 @@ def _questions(wanted: Wanted, path: _Path) -> Questions:
     single = questions_of(path.model, canary)
     request = dict(single.request)
     if wanted.request is not None:
-        try:
-            extra = json.loads(wanted.request)
-        except ValueError as error:
-            raise UsageError(f"--request is no JSON: {error}") from error
-        if not isinstance(extra, dict):
-            raise UsageError("--request must be a JSON object", hint='for example {"seed": 1}')
-        request |= extra
+        request |= _extra(wanted.request)
     return replace(
         single,
         grow=int(wanted.grow_tokens * canary.characters_per_token),
@@ -207,6 +208,27 @@ def _questions(wanted: Wanted, path: _Path) -> Questions:
         request=request,
         headers=headers_of(_api_key(wanted.api_key_file)),
     )
+
+
+def _extra(text: str) -> dict[str, object]:
+    try:
+        extra = json.loads(text, parse_constant=_no_constant)
+        json.dumps(extra, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise UsageError("--request is nested too deeply") from error
+    except ValueError as error:
+        raise UsageError(f"--request is no JSON: {error}") from error
+    if not isinstance(extra, dict):
+        raise UsageError("--request must be a JSON object", hint='for example {"seed": 1}')
+    if ours := [key for key in extra if key in _OURS or key.startswith("bootstrap_")]:
+        raise UsageError(
+            f"--request holds {', '.join(sorted(ours))}, which the probe sets itself", hint="the model's name: --model"
+        )
+    return extra
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no number of JSON's")
 
 
 def _api_key(path: Path | None) -> str | None:
@@ -226,7 +248,7 @@ def _consent(console: Console, wanted: Wanted, path: _Path, most: int) -> None:
     if wanted.yes or path.harmless or most <= ASK_ABOVE:
         return
     question = f"Send up to {most} requests to {path.name}, which may be serving people?"
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise Refused(f"{question} Nobody is at the terminal to answer.", hint="add --yes, or ask for fewer --rounds")
     console.confirm(question, yes=False)
 
@@ -242,10 +264,16 @@ def _diallers(path: _Path, interrupts: Interrupts) -> Iterator[Callable[[Place],
             dialler.close()
 
 
-def _workers(path: _Path, tallies: Mapping[str, HopTally]) -> dict[str, str]:
-    """What the schedulers of engines say whose requests failed."""
+def _workers(path: _Path, tallies: Mapping[str, HopTally], interrupts: Interrupts) -> dict[str, str]:
+    """What the schedulers of engines say whose requests failed.
+
+    Raises:
+        Interrupted
+    """
     return {
-        hop.name: worker_words(hop, lambda host, s: path.hosts[host].http(timeout_s=s), _WORKER_WITHIN_S)
+        hop.name: worker_words(
+            hop, lambda host, s: path.hosts[host].http(timeout_s=s), _WORKER_WITHIN_S, interrupts.sleep
+        )
         for hop in path.hops
         if hop.engine and hop.name in tallies and tallies[hop.name].manner.broken
     }

@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from dsv4ctl.probe.outcome import CONTENT, Exchange, Outcome
 
+SMALL, LARGE = 1, 2
+"""The single generations, as they are numbered."""
+
 CHANCE = 0.05
 """A difference that chance alone would make as often as this is not called one."""
 
@@ -33,6 +36,8 @@ class Manner(StrEnum):
     ANSWERS = "answers"
     ALWAYS = "always fails"
     REUSED = "fails on reused connections only"
+    LARGE = "fails on large requests only"
+    SMALL = "fails on small requests only"
     SOMETIMES = "fails now and then"
     ONCE = "failed once"
     UNSEEN = "could not look"
@@ -45,7 +50,7 @@ class Manner(StrEnum):
     @property
     def broken(self) -> bool:
         """Whether it is known to fail, by more than one sight of it."""
-        return self in {Manner.ALWAYS, Manner.REUSED, Manner.SOMETIMES}
+        return self in {Manner.ALWAYS, Manner.REUSED, Manner.LARGE, Manner.SMALL, Manner.SOMETIMES}
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class HopTally:
         reused_by_gap, fresh_by_gap: the same by the gap in seconds before them.
         kept_by_gap: later rounds of conversations that keep their connection, also where the hop had closed it with
             notice in between, and they went on with another.
+        small, large: the single generations of either size.
         first_failed_nth: the earliest request on a connection that failed.
         failures: how often each outcome came.
         chance: how often chance alone would put all failures on reused connections, where they all are.
@@ -70,6 +76,8 @@ class HopTally:
     reused_by_gap: tuple[tuple[float, Count], ...]
     fresh_by_gap: tuple[tuple[float, Count], ...]
     kept_by_gap: tuple[tuple[float, Count], ...]
+    small: Count
+    large: Count
     first_failed_nth: int | None
     failures: tuple[tuple[Outcome, int], ...]
     chance: float | None
@@ -100,15 +108,18 @@ def tally(hop: str, exchanges: Iterable[Exchange]) -> HopTally:
     failed = [exchange for exchange in mine if exchange.failed]
     outcomes = [exchange.reply.outcome for exchange in failed]
     chance = _chance_of_reuse(reused, fresh)
+    small, large = (_count([e for e in mine if e.phase == "walk" and e.round == number]) for number in (SMALL, LARGE))
     closes = [e.reply.peer.idle_close_s for e in mine if e.reply.peer.idle_close_s is not None]
     return HopTally(
         hop=hop,
-        manner=_manner(_count(reused), _count(fresh), outcomes, chance),
+        manner=_manner(_count(reused), _count(fresh), outcomes, chance, _one_size(small, large, len(failed))),
         reused=_count(reused),
         fresh=_count(fresh),
         reused_by_gap=_by_gap(reused),
         fresh_by_gap=_by_gap(fresh),
         kept_by_gap=_by_gap([exchange for exchange in mine if exchange.kept and exchange.round > 1]),
+        small=small,
+        large=large,
         first_failed_nth=min((e.reply.nth for e in failed if e.reused), default=None),
         failures=tuple((outcome, outcomes.count(outcome)) for outcome in dict.fromkeys(outcomes)),
         chance=chance,
@@ -116,7 +127,18 @@ def tally(hop: str, exchanges: Iterable[Exchange]) -> HopTally:
     )
 
 
-def _manner(reused: Count, fresh: Count, outcomes: Sequence[Outcome], chance: float | None) -> Manner:
+def _one_size(small: Count, large: Count, failed: int) -> Manner | None:
+    """The size on which alone a hop fails, and always."""
+    if large.always and large.failed == failed > 1 and small.asked:
+        return Manner.LARGE
+    if small.always and small.failed == failed > 1 and large.asked:
+        return Manner.SMALL
+    return None
+
+
+def _manner(
+    reused: Count, fresh: Count, outcomes: Sequence[Outcome], chance: float | None, size: Manner | None
+) -> Manner:
     failed = reused.failed + fresh.failed
     asked = reused.asked + fresh.asked
     if not asked:
@@ -127,6 +149,8 @@ def _manner(reused: Count, fresh: Count, outcomes: Sequence[Outcome], chance: fl
         return Manner.ONCE
     if failed == asked:
         return Manner.ALWAYS
+    if size is not None:
+        return size
     if chance is not None and chance <= CHANCE:
         return Manner.REUSED
     return Manner.SOMETIMES
@@ -171,8 +195,13 @@ def _ways(left: Count, right: Count, failed: int, on_left: int) -> int:
 def alike(inner: HopTally, failing: HopTally) -> tuple[Count, Count]:
     """Requests of an inner hop and of the failing one before it that are alike in what matters to the failure.
 
-    Where a hop fails on reused connections, that is the later rounds, after the gaps after which it fails.
+    Where a hop fails on reused connections, that is the later rounds, after the gaps after which it fails; where it
+    fails on one size, the single generations of that size.
     """
+    if failing.manner is Manner.LARGE:
+        return inner.large, failing.large
+    if failing.manner is Manner.SMALL:
+        return inner.small, failing.small
     if failing.manner is not Manner.REUSED:
         return inner.all, failing.all
     gaps = failing.failing_gaps

@@ -8,8 +8,10 @@ from dsv4ctl.probe.hops import Hop
 from dsv4ctl.probe.outcome import Outcome
 from dsv4ctl.probe.tally import CHANCE, Count, HopTally, Manner, alike, chance_of_split
 
+_MORE = "more --rounds or --concurrency"
 _VERBS = {
     Outcome.HANGS: "hung",
+    Outcome.ENDLESS: "did not come to an end",
     Outcome.CLOSED: "had their connection closed without an answer",
     Outcome.RESET: "had their connection reset",
     Outcome.CUT: "were cut off",
@@ -111,10 +113,12 @@ def _fault(
     failing = same[0][1] if same else worst.all
     if chance_of_split(failing, behind) > CHANCE:
         said = f"failed {behind} of the same requests, which is too few to clear it"
+        unsettled = "the same again" if worst.manner in {Manner.LARGE, Manner.SMALL} else _MORE
         if not behind.asked:
             said = "was not asked the same" if seen else "could not be looked at"
+            unsettled = _MORE if seen else "a look at what lies behind it"
         text = f"Inconclusive: {_how(worst)}, and what lies behind it ({_listed([each.hop for each in inner])}) {said}."
-        return Verdict(Kind.INCONCLUSIVE, names, worst.manner, False, text, "more --rounds or --concurrency")
+        return Verdict(Kind.INCONCLUSIVE, names, worst.manner, False, text, unsettled)
     within = f"{_listed([each.hop for each in seen])} answered {behind.asked - behind.failed} of {behind.asked}"
     text = f"The engine is not at fault: {within} of the same requests rightly, and {_how_all(broken)}{aside}."
     return Verdict(Kind.FAULT, names, worst.manner, True, text)
@@ -146,7 +150,12 @@ def _how(tally: HopTally) -> str:
     if tally.manner is Manner.REUSED:
         return f"{through} only on reused connections{_when(tally)}, never on fresh ones ({tally.fresh})"
     if tally.manner is Manner.ALWAYS:
-        return f"{through} every time ({tally.all})"
+        return f"{through} every time ({tally.all}{_mixed(tally)})"
+    if tally.manner in {Manner.LARGE, Manner.SMALL}:
+        large = tally.manner is Manner.LARGE
+        one, other = ("large", "small") if large else ("small", "large")
+        bad, good = (tally.large, tally.small) if large else (tally.small, tally.large)
+        return f"{through} only when they were {one} ({bad}{_mixed(tally)}), never when {other} ({good})"
     both = f" ({tally.reused} on reused connections, {tally.fresh} on fresh ones)" if tally.reused.asked else ""
     return f"{through} {tally.all} times{both}"
 
@@ -162,10 +171,23 @@ def _when(tally: HopTally) -> str:
 
 def verb_of(tally: HopTally) -> str:
     """What became of the requests that failed, in the words of a sentence."""
-    main = tally.main_failure
-    if main is None:
+    if not tally.failures:
         return "were answered"
-    return _VERBS.get(main, "were answered with an error")
+    if len({_verb(outcome) for outcome, _ in tally.failures}) > 1:
+        return "failed"
+    return _verb(tally.failures[0][0])
+
+
+def _verb(outcome: Outcome) -> str:
+    return _VERBS.get(outcome, "were answered with an error")
+
+
+def _mixed(tally: HopTally) -> str:
+    """How many failed in which way, where it was not always the same."""
+    counts: dict[str, int] = {}
+    for outcome, count in tally.failures:
+        counts[_verb(outcome)] = counts.get(_verb(outcome), 0) + count
+    return f": {', '.join(f'{count} {verb}' for verb, count in counts.items())}" if len(counts) > 1 else ""
 
 
 def _sound(tallies: Sequence[HopTally]) -> str:

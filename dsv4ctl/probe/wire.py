@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CONNECT_WITHIN_S = 10.0
 _SLICE_S = 0.2
+# What is asked for is a few words.
+MOST_BYTES = 4 << 20
 _TCP_INFO_SIZE = 104
 _UNACKED_AT = 24
 
@@ -74,6 +76,10 @@ class Dialler:
 
     def close(self) -> None:
         self._client.close()
+
+
+class TooMuch(httpcore.NetworkError):
+    """More has come than any answer to what was asked."""
 
 
 class Wire(httpcore.NetworkStream):
@@ -139,6 +145,8 @@ class Wire(httpcore.NetworkStream):
             except httpcore.ReadError as error:
                 self._broken(error)
                 raise
+            if self.received_bytes + len(data) > MOST_BYTES:
+                raise TooMuch
             if data:
                 self.last_byte_at = self._clock()
                 self.first_byte_at = self.first_byte_at or self.last_byte_at

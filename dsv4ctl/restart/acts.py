@@ -28,6 +28,7 @@ from dsv4ctl.waiting import wait_until
 
 _HTTP_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.3
+_TOLD = 3
 _ERRORS_ALL = "abort-is-an-error"
 """The patch without which SGLang answers an aborted request with status 200 and half a text."""
 
@@ -441,7 +442,9 @@ class _Proving:
         with restarting.fleet[worker.host].host.http(timeout_s=self.step.deadline_s) as client:
             running = running_table(client, worker.url)
         if wrong := differences(restarting.table_of(worker), running):
-            raise VerificationFailed(f"{name} does not have the patches it should have", why="; ".join(wrong))
+            more = f"; and {len(wrong) - _TOLD} more" if len(wrong) > _TOLD else ""
+            why = "; ".join(wrong[:_TOLD]) + more
+            raise VerificationFailed(f"{name} does not have the patches it should have", why=why)
         return {"applied": sum(status == "applied" for status in running.values()), "patches": len(running)}
 
     def _uncordon(self) -> Facts:

@@ -25,17 +25,21 @@ class Checked:
     facts: Mapping[str, HostFacts]
 
 
-def check_new(work: Launch, engines: Sequence[Worker], leaving: Sequence[Running]) -> Checked:
+def check_new(
+    work: Launch, engines: Sequence[Worker], starting: Sequence[Worker], leaving: Sequence[Running]
+) -> Checked:
     """Look at the hosts and ask their engines what they would make of it. Nothing is changed.
+
+    `engines` are all that will have been restarted; `starting` those of them that are not running yet.
 
     Raises:
         ProfileError: the profile names something that a host does not have.
         HostUnreachable
     """
     facts = look_at_hosts(work)
-    starting = replace(work, stack=replace(work.stack, workers=tuple(engines)))
+    launch = replace(work, stack=replace(work.stack, workers=tuple(starting)))
     gone = {host: [pid for one in leaving if one.host == host for pid in one.pids] for host in work.fleet}
-    findings = [*preflight(starting, facts, leaving=gone)]
+    findings = [*preflight(launch, facts, leaving=gone)]
     settings = [Settings(worker.name, worker.role, "the plan", by_argv(worker.argv)) for worker in work.stack.engines]
     findings += disagreements(settings)
     tables: dict[str, Table] = {}

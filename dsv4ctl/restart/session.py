@@ -137,7 +137,7 @@ def _prepare(
     starting = [worker for worker in situation.engines if worker.name not in fresh]
     router = router_of(situation.running)
     silent = router is not None and not _router_answers(found, router)
-    checked = check_new(launch, starting, situation.leaving)
+    checked = check_new(launch, situation.engines, starting, situation.leaving)
     gpus = read_gpus_of(launch, situation.engines)
     ended = {one.name for one in situation.leaving}
     scope = Scope(

@@ -111,7 +111,7 @@ def test_a_configuration_that_does_not_come_up_is_rolled_back(stack: Stack) -> N
 def test_what_would_not_come_up_is_refused_before_anything_is_stopped(stack: Stack) -> None:
     old = stack.record("prefill-0")["handle"]
     refused = {
-        "SGLANG_DSV4_BF16_INDEX_K=1": 6,
+        "UCX_TLS=sm,self": 6,
         "SGLANG_DSV4_DISABLE_PATCHES=no-such-patch": 6,
         "SGLANG_MISSPELT=1": 2,
         "model.path=/no/such/model": 2,

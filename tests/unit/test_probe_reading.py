@@ -77,7 +77,8 @@ def test_only_events_are_progress() -> None:
     reading = Reading(events=True)
     assert not reading.feed(b": still here\n\n")
     assert not reading.feed(b"data: {")
-    assert reading.feed(b'"choices": []}\r\n')
+    assert not reading.feed(b'"choices": []}\r\n')
+    assert reading.feed(b"\r\n")
     assert reading.comments == 1
 
 
