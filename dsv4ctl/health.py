@@ -7,6 +7,7 @@ from dsv4ctl.drift import Drift, drift_of
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.observe import Watch, WorkerView, death, logs_command
+from dsv4ctl.profile.schema import ROUTER
 from dsv4ctl.restart.pending import Pending, PendingStore, state_of
 from dsv4ctl.supervisors.base import UnitState
 from dsv4ctl.targets import Target
@@ -86,7 +87,8 @@ def _of_worker(view: WorkerView, profile: str) -> Sequence[Finding]:
         return [Finding("WORKER_DOWN", Severity.ERROR, message, f"{error.hint}; `dsv4ctl stop` clears it", evidence)]
     if not view.answers:
         waits = f"; it waits for {view.waits_for}" if view.waits_for else ""
-        message = f"{view.name} on {view.host} runs and does not answer on {view.url}{waits}"
+        lacks = " or does not use all its workers" if view.role == ROUTER else ""
+        message = f"{view.name} on {view.host} runs and does not answer on {view.url}{lacks}{waits}"
         return [Finding("WORKER_SILENT", Severity.ERROR, message, logs_command(view.name, profile), evidence)]
     return []
 

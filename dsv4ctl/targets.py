@@ -44,7 +44,7 @@ def open_target(ref: str | None, open_host: OpenHost, *, ended: bool = False) ->
         UsageError: several are, or the profile is wrong.
         HostUnreachable
     """
-    recorded = _recorded_here(open_host) if _unnamed(ref) else _recorded_under(ref, open_host)
+    recorded = _recorded_here(open_host) if is_unnamed(ref) else _recorded_under(ref, open_host)
     if len(recorded) > 1:
         raise UsageError(
             f"several stacks are recorded on this host: {', '.join(sorted(recorded))}", hint="name the one you mean"
@@ -58,7 +58,8 @@ def open_target(ref: str | None, open_host: OpenHost, *, ended: bool = False) ->
         yield target
 
 
-def _unnamed(ref: str | None) -> bool:
+def is_unnamed(ref: str | None) -> bool:
+    """Whether nobody says which stack is meant: no name, no variable, no file here."""
     from dsv4ctl.profile.lookup import LOCAL_FILE, VARIABLE
 
     return not ref and VARIABLE not in os.environ and not Path(LOCAL_FILE).is_file()

@@ -14,6 +14,8 @@ from enum import StrEnum
 
 LOOPBACK = "127.0.0.1"
 _HEAD_END = b"\r\n\r\n"
+_LARGE = 2000
+_TOKEN = b'data: {"choices": [{"delta": {"content": "la "}}]}\n\n'
 
 
 class Mode(StrEnum):
@@ -29,6 +31,9 @@ class Mode(StrEnum):
     RESET = "resets the connection at every request"
     CUT = "closes the connection after some bytes of the response"
     COMMENTS = "sends keep-alive comments and no answer"
+    TOKENS = "sends tokens without an end"
+    LARGE_REFUSED = "refuses what is larger than a few hundred bytes"
+    FORGED = "answers with an error that would move a terminal's cursor"
 
 
 @dataclass
@@ -68,7 +73,7 @@ class _Client:
                 idle_s, request = self._request()
                 self._nth += 1
                 self._proxy.requests += 1
-                self._misbehave(idle_s)
+                self._misbehave(idle_s, len(request))
                 self._pass_on(request)
                 if _header(request.partition(_HEAD_END)[0], b"connection") == b"close":
                     return
@@ -109,7 +114,7 @@ class _Client:
             raise _Gone
         self._buffer += data
 
-    def _misbehave(self, idle_s: float) -> None:
+    def _misbehave(self, idle_s: float, size: int) -> None:
         mode, again = self._proxy.mode, self._nth > 1
         idle = again and idle_s >= self._proxy.idle_s
         if mode is Mode.STALL or (mode is Mode.STALL_REUSED and again) or (mode is Mode.FORGET_IDLE and idle):
@@ -120,10 +125,13 @@ class _Client:
         if mode is Mode.CLOSE_ON_ARRIVAL and idle:
             self._sock.shutdown(socket.SHUT_WR)
             raise _Gone
-        if mode is Mode.COMMENTS:
+        if mode in {Mode.COMMENTS, Mode.TOKENS}:
             self._sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
             while not self._stopped.wait(0.05):
-                self._sock.sendall(b": still here\n\n")
+                self._sock.sendall(b": still here\n\n" if mode is Mode.COMMENTS else _TOKEN)
+            raise _Gone
+        if mode is Mode.FORGED or (mode is Mode.LARGE_REFUSED and size > _LARGE):
+            self._sock.sendall(_refusal(b"\x1b[2Jpwned\x9b5m\x07\nforged" if mode is Mode.FORGED else b"too large"))
             raise _Gone
 
     def _say_nothing(self) -> None:
@@ -150,6 +158,10 @@ class _Client:
                 if left is not None and left <= 0:
                     raise _Gone
                 data = server.recv(1 << 16)
+
+
+def _refusal(words: bytes) -> bytes:
+    return b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(words), words)
 
 
 def _header(head: bytes, name: bytes) -> bytes | None:

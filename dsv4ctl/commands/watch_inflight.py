@@ -65,14 +65,14 @@ def watch_inflight(
         from dsv4ctl.hosts.connect import open_host
         from dsv4ctl.inflight.session import Wanted, watch_stack
         from dsv4ctl.signals import interruptible
-        from dsv4ctl.targets import open_target
+        from dsv4ctl.targets import is_unnamed, open_target
 
         wanted = Wanted(interval, duration, count, until.value if until is not None else None, limits)
-        with interruptible() as interrupts, open_target(profile, open_host, ended=True) as target:
+        with interruptible() as interrupts, open_target(profile, open_host, ended=not is_unnamed(profile)) as target:
             console.target = target.name
             seen = watch_stack(console, target, wanted, sleep=interrupts.sleep, record=record, taken=picture.take)
         error: Dsv4Error | None = seen.interrupted
-        if error is None and not seen.came and seen.report.outcome in ("healthy", "inconclusive"):
+        if error is None and not seen.came and seen.report.outcome != "could not look":
             error = DeadlineExceeded(f"{target.name} did not become {until} within {seen.report.seconds:.0f} s")
         _draw(console, picture, target.name)
         _show(console, seen.report, error)

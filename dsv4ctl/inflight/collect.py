@@ -58,12 +58,16 @@ class DecodeLook:
     url: str
     client: "httpx.Client"
     clock: Callable[[], float] = time.monotonic
+    answers: bool = True
     _fresh: dict[int, Freshness] = field(default_factory=dict)
 
     def look(self) -> Decode | None:
-        """What it waits for and for how long it has been silent; None where it does not say."""
+        """What it waits for and for how long it has been silent; None where it does not say. `answers` afterwards says
+        whether it answered at all."""
+        self.answers = False
         try:
             answer = _get(self.client, self.url + PATH, self.clock)
+            self.answers = True
             loads = _loads(answer)
         except CannotSample:
             return None

@@ -5,7 +5,7 @@ how many there are, and `counts` says what follows from that. The old gauge says
 which little follows, and that is what is said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,12 @@ from dsv4ctl.inflight.counts import Clue, CountHistory, Look
 from dsv4ctl.inflight.sample import REFRESH_S, Event, Queue, Sample
 from dsv4ctl.inflight.spans import LONGEST_GAP_S
 from dsv4ctl.inflight.verdict import Basis, State, Verdict
+
+# An engine publishes about once a second; figures that are older are said to be.
+_FRESH_S = 2.0
+# Those of the patched engine that are no failure: what is put into the queue again is still under way.
+_FINE = frozenset({"success", "requeued", "transferred"})
+_MAY_WAIT = "requests may wait before they come to this queue"
 
 
 @dataclass(frozen=True)
@@ -72,11 +78,13 @@ class _QueueJudge:
     fires_counted: int = 0
     fires_logged: int = 0
     left: float | None = None
+    left_how: Mapping[str, float] = field(default_factory=dict)
     last: Queue | None = None
     last_s: float = 0.0
     occupied_since_s: float | None = None
     pinned_request: str | None = None
     pinned: bool = False
+    ended_badly: str = ""
     histories: dict[str, CountHistory] = field(default_factory=dict)
 
     def judge(self, sample: Sample, queue: Queue) -> Verdict:
@@ -88,6 +96,8 @@ class _QueueJudge:
         self.started = sample.started or self.started
         moved = left is not None and self.left is not None and left > self.left
         self.left = left
+        self.ended_badly = self._ended_badly(sample) if moved else ""
+        self.left_how = sample.left
         if not queue.count:
             self.occupied_since_s = None
         elif self.occupied_since_s is None or sample.at_s - self.last_s > LONGEST_GAP_S:
@@ -98,6 +108,26 @@ class _QueueJudge:
             self.pinned_request = verdict.request
         self.last, self.last_s = queue, sample.at_s
         return verdict
+
+    def _ended_badly(self, sample: Sample) -> str:
+        """Which of those that have left the worker's queues since the sample before were no success."""
+        more = {how: count - self.left_how.get(how, 0.0) for how, count in sample.left.items() if how not in _FINE}
+        words = [f"{count:g} as {how}" for how, count in more.items() if count > 0]
+        return f", {' and '.join(words)}" if words and self.left_how else ""
+
+    def _gone(self, *, moved: bool) -> str:
+        return f"requests have left since the last sample{self.ended_badly}" if moved else "nothing is inflight"
+
+    def _empty(self, sample: Sample, queue: Queue, *, moved: bool) -> Verdict:
+        kept_out = ""
+        silent_s = sample.decode.silent_s if sample.decode is not None else 0.0
+        if sample.decodes_away:
+            kept_out = f"{sample.decodes_away} decode {_workers(sample.decodes_away)} not answer: {_MAY_WAIT}"
+        elif silent_s > self.limits.stale_after_s:
+            kept_out = f"a decode scheduler has published nothing for {silent_s:.0f} s: {_MAY_WAIT}"
+        state: State = "flowing" if moved else "idle"
+        evidence = filter(None, (self._gone(moved=moved), kept_out))
+        return self._say(sample, queue, state, "seen", *evidence, kept_out=kept_out)
 
     def _is_another_engine(self, sample: Sample, queue: Queue, left: float | None) -> bool:
         """Whether the engine was started anew since the sample before: counters that only grow have fallen."""
@@ -160,8 +190,7 @@ class _QueueJudge:
     def _by_age(self, sample: Sample, queue: Queue, *, moved: bool) -> Verdict:
         age_s = queue.oldest_age_s or 0.0
         if not queue.count:
-            words = "requests have left since the last sample" if moved else "nothing is inflight"
-            return self._say(sample, queue, "flowing" if moved else "idle", "seen", words)
+            return self._empty(sample, queue, moved=moved)
         states = ", ".join(f"{count} {state}" for state, count in queue.by_state.items() if count)
         held = f", {queue.held} held on request" if queue.held else ""
         limit = f"{queue.timeout_s:g} s" if queue.timeout_s else "none"
@@ -180,8 +209,7 @@ class _QueueJudge:
         if history.last is None or written_s - history.last.at_s >= REFRESH_S[queue.source]:
             history.add(Look(written_s, queue.count, self.left, sample.decode))
         if not queue.count:
-            words = "requests have left since the last sample" if moved else "nothing is inflight"
-            return self._say(sample, queue, "flowing" if moved else "idle", "seen", words)
+            return self._empty(sample, queue, moved=moved)
         clues = history.clues()
         sure = [clue for clue in clues if self._is_pin(clue)]
         if sure:
@@ -195,7 +223,7 @@ class _QueueJudge:
             return self._say(sample, queue, "suspect", "unsure", *(clue.words for clue in doubtful), chance=chance)
         words = f"{queue.count} inflight, and nothing speaks for a pin"
         if moved:
-            return self._say(sample, queue, "flowing", "followed", "requests have left since the last sample", words)
+            return self._say(sample, queue, "flowing", "followed", self._gone(moved=True), words)
         return self._say(sample, queue, "flowing", "unsure", words)
 
     def _is_pin(self, clue: Clue) -> bool:
@@ -247,5 +275,12 @@ class _QueueJudge:
         *evidence: str,
         **more: Any,  # noqa: ANN401
     ) -> Verdict:
+        as_of_s = queue.written_age_s or 0.0
+        if as_of_s > _FRESH_S and state != "stale":
+            evidence = (*evidence, f"as of {as_of_s:.1f} s ago")
         verdict = Verdict(sample.worker, queue.dp_rank, sample.at_s, state, basis, evidence, queue.count)
-        return replace(verdict, **more)
+        return replace(verdict, as_of_s=as_of_s, **more)
+
+
+def _workers(count: int) -> str:
+    return "worker does" if count == 1 else "workers do"

@@ -195,6 +195,9 @@ class Story:
         last, source = self._last[name], self._source.get(name)
         if source in ("gauge", "log"):
             return self._doubts_of_old_counts(name, source)
+        if last.state == "idle" and last.kept_out:
+            what = f"the queue was empty in the end, and {last.kept_out}"
+            return [Doubt(name, what, "`dsv4ctl probe`, which asks for an answer")]
         if last.state == "suspect":
             what = f"it looked suspect in the end: {'; '.join(last.evidence)}"
             return [Doubt(name, what, "watch on until it is pinned or gone: --until pinned")]

@@ -83,8 +83,9 @@ class Sample:
     """All that was seen of a worker at one moment.
 
     `at_s`: seconds since the watch began, on the monotonic clock; `clock`: unix time. `left` are counters, from the
-    engine's start, of requests that have left the queue, by how; a counter that is not there is not known. `failure`:
-    why it could not be looked at; then there is nothing else.
+    engine's start, of requests that have left the queue, by how; a counter that is not there is not known.
+    `decodes_away`: how many decode workers do not answer. `failure`: why it could not be looked at; then there is
+    nothing else.
     """
 
     worker: str
@@ -96,4 +97,5 @@ class Sample:
     decode: Decode | None = None
     events: tuple[Event, ...] = ()
     started: str | None = None
+    decodes_away: int = 0
     failure: str = ""

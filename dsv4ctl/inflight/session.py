@@ -33,6 +33,8 @@ Taken = Callable[[Sample, Sequence[Verdict]], None]
 """What else is to be done with each sample and what is said of it."""
 
 _HTTP_TIMEOUT_S = 5.0
+# An engine that has just come to a stop was idle a moment ago.
+_IDLE_WITHIN_S = 3.0
 _QUANTILES = {"half": 0.5, "90 %": 0.9, "99 %": 0.99}
 
 
@@ -191,7 +193,7 @@ def has_come(until: Until | None, verdicts: Sequence[Verdict]) -> bool:
     if until is None:
         return False
     if until == "idle":
-        return bool(verdicts) and all(verdict.state == "idle" for verdict in verdicts)
+        return bool(verdicts) and all(v.state == "idle" and v.as_of_s <= _IDLE_WITHIN_S for v in verdicts)
     return any(verdict.state == until for verdict in verdicts)
 
 

@@ -26,7 +26,8 @@ class Verdict:
     `pinned`: how many requests are stuck, at least; `fired`: how many the watchdog has ended since the sample before.
     `oldest_s`: for how long the oldest has been inflight, at least; `request` names it where the source does. `again`:
     whether it is the request that was pinned before, None where nothing was or it cannot be told. `chance`: that flow
-    alone looks so.
+    alone looks so. `kept_out`: what may keep requests from coming to the queue, so that an empty one says little.
+    `as_of_s`: how old the figures are that it rests on, 0 where the source does not say.
     """
 
     worker: str
@@ -42,6 +43,8 @@ class Verdict:
     again: bool | None = None
     chance: float | None = None
     fired: int = 0
+    kept_out: str = ""
+    as_of_s: float = 0.0
 
     @property
     def queue(self) -> str:

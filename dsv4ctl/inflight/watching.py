@@ -23,6 +23,9 @@ class LooksAtPrefill(Protocol):
 class LooksAtDecode(Protocol):
     """One decode worker that can be asked what it waits for."""
 
+    @property
+    def answers(self) -> bool: ...
+
     def look(self) -> Decode | None: ...
 
 
@@ -74,7 +77,8 @@ def watch(
             of_decode = [pool.submit(decode.look) for decode in decodes]
             of_prefill = [pool.submit(prefill.look) for prefill in prefills]
             decode = together([future.result() for future in of_decode])
-            yield tuple(replace(future.result(), decode=decode) for future in of_prefill)
+            away = sum(not each.answers for each in decodes)
+            yield tuple(replace(future.result(), decode=decode, decodes_away=away) for future in of_prefill)
             taken += 1
             if count is not None and taken >= count:
                 return

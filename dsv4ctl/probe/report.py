@@ -163,8 +163,8 @@ def _finding(tally: HopTally, exchanges: Sequence[Exchange], verdict: Verdict) -
         return None
     failed = [exchange for exchange in exchanges if exchange.hop == tally.hop and exchange.failed]
     # A wrong answer is worse than none, however seldom it is.
-    telling = {exchange.reply.outcome for exchange in failed} & CONTENT or {tally.main_failure}
-    first = next(exchange for exchange in failed if exchange.reply.outcome in telling)
+    wrong = [exchange for exchange in failed if exchange.reply.outcome in CONTENT]
+    first = next(iter(wrong or [e for e in failed if e.reply.outcome is tally.main_failure]))
     evidence: dict[str, Evidence] = {
         "hop": tally.hop,
         "manner": tally.manner.value,

@@ -191,3 +191,30 @@ def test_a_fire_is_told_once_whether_its_line_or_its_counter_comes_first() -> No
 def test_a_fire_of_a_rank_that_is_not_shown_is_told_all_the_same() -> None:
     line = Event("fired", "dsv4 inflight timeout rid=r1 ...", dp_rank=3, rid="r1", age_s=60.0)
     assert states([patched(1), patched(2, events=(line,))]) == ["idle", "fired"]
+
+
+def test_an_empty_queue_says_little_where_decode_is_away_or_stands_still() -> None:
+    away, silent, well = judged(
+        [
+            patched(1, decodes_away=1),
+            patched(2, decode=Decode(3, 40.0, 40.0)),
+            patched(3, decode=Decode(0, 1.0, 1.0)),
+        ]
+    )
+    assert [verdict.state for verdict in (away, silent, well)] == ["idle", "idle", "idle"]
+    assert away.kept_out.startswith("1 decode worker does not answer")
+    assert silent.kept_out.startswith("a decode scheduler has published nothing for 40 s")
+    assert well.kept_out == ""
+
+
+def test_how_requests_left_is_said_where_it_was_no_success() -> None:
+    before = replace(patched(1), left={"success": 3.0, "failed": 0.0})
+    _, said = judged([before, replace(patched(2), left={"success": 4.0, "failed": 2.0})])
+    assert said.state == "flowing"
+    assert said.evidence == ("requests have left since the last sample, 2 as failed",)
+
+
+def test_figures_that_are_not_fresh_are_said_to_be_old() -> None:
+    fresh, old = judged([patched(1, written_age_s=0.5), patched(9, written_age_s=8.0)])
+    assert (fresh.evidence, fresh.as_of_s) == (("nothing is inflight",), 0.5)
+    assert (old.evidence, old.as_of_s) == (("nothing is inflight", "as of 8.0 s ago"), 8.0)

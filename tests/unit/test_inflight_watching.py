@@ -43,6 +43,7 @@ class Prefill:
 @dataclass
 class DecodeSays:
     says: Decode | None
+    answers: bool = True
 
     def look(self) -> Decode | None:
         return self.says

@@ -71,6 +71,8 @@ def test_a_proxy_that_breaks_kept_connections_is_named(server: Recall, mode: Mod
     [
         (Mode.STALL, "PROBE_HANGS"),
         (Mode.COMMENTS, "PROBE_HANGS"),
+        (Mode.TOKENS, "PROBE_HANGS"),
+        (Mode.FORGED, "PROBE_ERROR"),
         (Mode.RESET, "PROBE_CUT_OFF"),
         (Mode.CUT, "PROBE_CUT_OFF"),
     ],
@@ -125,12 +127,60 @@ def test_a_hop_that_cannot_be_looked_at_is_told_from_one_that_fails(server: Reca
     assert [finding["code"] for finding in document(refused)["findings"]] == ["PROBE_ERROR"]
 
 
+def test_a_proxy_that_refuses_what_is_large_is_named_for_just_that(server: Recall) -> None:
+    with misbehaving_proxy(server.port, Mode.LARGE_REFUSED) as proxy:
+        done = probe("--via", proxy.url, "--via", server.url, "-o", "json")
+    assert done.exit_code == 1, done.output
+    verdict = document(done)["result"]["verdict"]
+    assert (verdict["hops"], verdict["manner"], verdict["cleared"]) == (
+        [proxy.url],
+        "fails on large requests only",
+        True,
+    )
+    assert "only when they were large (3 of 3), never when small (0 of 1)" in verdict["sentence"]
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_what_a_hop_says_moves_no_cursor_and_forges_no_line(server: Recall, output: str) -> None:
+    with misbehaving_proxy(server.port, Mode.FORGED) as proxy:
+        done = probe("--via", proxy.url, "--via", server.url, "-o", output)
+    said = done.stdout + done.stderr
+    assert "pwned" in said
+    assert not any(sign in said for sign in "\x1b\x9b\x07\x7f")
+    assert not any(line.startswith("forged") for line in said.splitlines())
+
+
+def test_a_half_that_could_not_be_looked_at_is_no_right_answer(server: Recall) -> None:
+    done = probe("--via", f"http://no-such-host.invalid#1+{server.url}", "-o", "json")
+    assert done.exit_code == 4, done.output
+    assert [finding["code"] for finding in document(done)["findings"]] == ["HOP_UNSEEN"]
+
+
+def test_a_worker_whose_health_has_no_end_does_not_hold_the_verdict_up(server: Recall) -> None:
+    with misbehaving_proxy(server.port, Mode.TOKENS) as proxy:
+        began = time.monotonic()
+        done = probe("--via", f"{server.url}#1+{proxy.url}")
+    assert done.exit_code == 1, done.output
+    assert time.monotonic() - began < 60
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
         ((), 3),
         (("--via", "ftp://x"), 2),
         (("--via", "http://u:p@x"), 2),
+        (("--via", "http://[::1"), 2),
+        (("--via", "http://x/a b"), 2),
+        (("--via", "http://x/\u00e9"), 2),
+        (("--via", "http://x\r\nX: 1"), 2),
+        (("--via", f"http://{'a' * 64}"), 2),
+        (("--via", "http://x#99999+http://y"), 2),
+        (("--via", "http://x", "--hang-after", "inf"), 2),
+        (("--via", "http://x", "--request", '{"a": "\\ud800"}'), 2),
+        (("--via", "http://x", "--request", '{"a": NaN}'), 2),
+        (("--via", "http://x", "--request", "[" * 50_000), 2),
+        (("--via", "http://x", "--request", '{"messages": []}'), 2),
         (("--via", "http://x", "--gaps", "soon"), 2),
         (("--via", "http://x", "--request", "{"), 2),
         (("--via", "http://x", "--api-key-file", "/nowhere"), 2),
