@@ -15,8 +15,6 @@ from dsv4ctl.procfs import descendants, processes
 from dsv4ctl.waiting import wait_until
 from tests.engine import HOST, Dsv4, Leftovers, StackProfile, leftovers
 
-STEP_WITHIN_S = 90.0
-
 
 @dataclass(frozen=True)
 class Stack:
@@ -24,11 +22,13 @@ class Stack:
 
     dsv4: Dsv4
     profile: StackProfile
+    state: Path | None = None
+    """The state directory where that is not ours: a host's that is reached over SSH."""
 
     @property
     def folder(self) -> Path:
         """Where its state is kept."""
-        return self.dsv4.state / "dsv4ctl" / "stacks" / self.profile.name
+        return (self.state or self.dsv4.state) / "dsv4ctl" / "stacks" / self.profile.name
 
     @property
     def pending(self) -> dict[str, Any] | None:
@@ -93,21 +93,19 @@ class Stack:
         """What is on this machine of it."""
         return leftovers(self.profile, shm_before)
 
+    def begun(self, step: str, *args: str) -> "subprocess.Popen[str]":
+        """A co-restart that has come to the beginning of a step."""
+        process = self.dsv4.start("co-restart", "--yes", "-o", "jsonl", *args, self.profile.path)
+        assert process.stdout is not None
+        for line in process.stdout:
+            event = json.loads(line).get("event", {})
+            if str(event.get("step", "")).startswith(step) and event.get("state") == "begin":
+                return process
+        raise AssertionError(process.communicate())
+
     def cut_at(self, step: str, *args: str, with_signal: signal.Signals = signal.SIGKILL) -> int:
         """Begin a co-restart and end dsv4ctl when it is at that step; its exit code."""
-        process = self.dsv4.start("co-restart", "--yes", *args, self.profile.path)
-
-        def there() -> bool:
-            pending = self.pending
-            assert process.poll() is None, process.stderr.read() if process.stderr else ""
-            return pending is not None and str(pending["step"]).startswith(step)
-
-        wait_until(there, deadline_s=STEP_WITHIN_S, interval_s=0.02, what=f"step {step}")
+        process = self.begun(step, *args)
         process.send_signal(with_signal)
-        return ended(process)
-
-
-def ended(process: "subprocess.Popen[str]") -> int:
-    """Wait for its end and close its pipes."""
-    process.communicate(timeout=120)
-    return process.returncode
+        process.communicate(timeout=120)
+        return process.returncode
