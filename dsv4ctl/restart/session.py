@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dsv4ctl.console import Console
 from dsv4ctl.errors import CannotLook, Refused, VerificationFailed
@@ -205,7 +205,7 @@ def _agreement_now(found: Found, situation: Situation) -> list[Finding]:
         if told is not None:
             settings.append(told)
     return [
-        Finding(finding.code, Severity.WARNING, f"as they run now, {finding.message}", finding.remedy, finding.evidence)
+        replace(finding, severity=Severity.WARNING, message=f"as they run now, {finding.message}")
         for finding in disagreements(settings)
     ]
 
