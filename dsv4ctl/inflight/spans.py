@@ -12,7 +12,7 @@ class Span:
     """Looks in a row that found something. Seconds since the watch began.
 
     `began_s` is the first of these looks and `last_s` the last one: the queue was occupied at both, and between two
-    looks it may have been empty for a moment. `ended`: a later look found nothing.
+    looks it may have been empty for a moment. `ended`: a later look found nothing. `lost`: the next one could not see.
     """
 
     queue: str
@@ -21,6 +21,7 @@ class Span:
     most: int
     looks: int
     ended: bool
+    lost: bool = False
 
     @property
     def seen_s(self) -> float:
@@ -53,7 +54,7 @@ class Spans:
     def interrupted(self, queue: str) -> None:
         """It could not be looked at: what is seen next is no continuation."""
         if span := self._open.pop(queue, None):
-            self._ended.append(span)
+            self._ended.append(replace(span, lost=True))
 
     def all(self) -> tuple[Span, ...]:
         """Those that are over and those that are not, in the order in which they began."""

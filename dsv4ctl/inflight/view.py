@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from dsv4ctl.console import Column
 from dsv4ctl.inflight.report import Report
 from dsv4ctl.inflight.sample import Event, Sample
+from dsv4ctl.inflight.spans import Span
 from dsv4ctl.inflight.verdict import Verdict
 from dsv4ctl.live import age_text
 
@@ -100,7 +101,7 @@ def story(report: Report) -> list[str]:
     lines = [_how_well(report)]
     lines += [
         f"{span.queue}: something inflight from {span.began_s:.1f} to {span.last_s:.1f} s, for {span.seen_s:.1f} s "
-        f"at {span.looks} looks, at most {span.most}{'' if span.ended else ', and still'}"
+        f"at {span.looks} looks, at most {span.most}{_end_of(span)}"
         for span in report.spans[-20:]
     ]
     if len(report.spans) > 20:
@@ -129,3 +130,9 @@ def _how_well(report: Report) -> str:
         took = f", round trip {median_s * 1000:.0f} ms, 99 % within {p99_s * 1000:.0f} ms"
     looks = f"{report.looks} looks, {report.failed} without an answer, {report.lost} lost"
     return f"watched for {report.seconds:.0f} s: {looks}{took}; by {', '.join(report.sources) or 'nothing'}"
+
+
+def _end_of(span: Span) -> str:
+    if span.lost:
+        return ", and then it could not be seen"
+    return "" if span.ended else ", and still"

@@ -197,6 +197,15 @@ class Conduct:
             ]
         )
         self._converse(self._clearing(hops))
+        self._alone(hops)
+
+    def _alone(self, hops: Sequence[Hop]) -> None:
+        """An innermost hop that failed now and then while all conversations went on is asked once more by itself."""
+        deepest = max((hop.depth for hop in hops), default=0)
+        for hop in hops:
+            seen = tally(hop.name, self._record.exchanges)
+            if hop.depth == deepest and seen.manner is Manner.SOMETIMES and seen.large.asked and not seen.large.failed:
+                self._single(hop, LARGE)
 
     def talkative(self, hops: Iterable[Hop]) -> tuple[Hop, ...]:
         """Those of the hops that a conversation can be had with: they do not fail every time."""

@@ -178,6 +178,8 @@ def _finding(tally: HopTally, exchanges: Sequence[Exchange], verdict: Verdict) -
         "peer": first.reply.peer.act.value,
     }
     finding = _broken(tally, first, evidence)
+    if verdict.maybe_slow and tally.manner is Manner.SOMETIMES and finding.code == "PROBE_HANGS":
+        return replace(finding, severity=Severity.WARNING, remedy=f"it may only be slow: {verdict.unsettled} tells")
     if verdict.kind is Kind.FAULT and tally.hop not in verdict.hops and tally.manner is not Manner.REUSED:
         return replace(finding, remedy="see to the hop behind it first: this one may only pass its failure on")
     return finding

@@ -307,7 +307,8 @@ def _report(
         console.finding(finding)
     if interrupted and not console.machine:
         console.say("interrupted: this is what was found until then")
-    console.result(_document(path, exchanges, tallies, verdict, interrupted=interrupted))
+    error = Interrupted("interrupted: this is what was found until then") if interrupted else None
+    console.result(_document(path, exchanges, tallies, verdict, interrupted=interrupted), error)
     return ExitCode.INTERRUPTED if interrupted else _exit(console.findings, verdict)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dsv4ctl.probe.hops import Hop
-from dsv4ctl.probe.outcome import Outcome
+from dsv4ctl.probe.outcome import HANGING, Outcome
 from dsv4ctl.probe.tally import CHANCE, Count, HopTally, Manner, alike, chance_of_split
 
 _MORE = "more --rounds or --concurrency"
@@ -41,6 +41,7 @@ class Verdict:
         manner: how it fails.
         cleared: whether what lies behind it answers the same requests, so that the engine is not at fault.
         unsettled: what would have to be known, when it is inconclusive.
+        maybe_slow: what hung may have been slow under the load of this probe alone.
     """
 
     kind: Kind
@@ -49,6 +50,7 @@ class Verdict:
     cleared: bool
     sentence: str
     unsettled: str = ""
+    maybe_slow: bool = False
 
 
 def judge(hops: Sequence[Hop], tallies: Mapping[str, HopTally], workers: Mapping[str, str]) -> Verdict:
@@ -77,7 +79,9 @@ def judge(hops: Sequence[Hop], tallies: Mapping[str, HopTally], workers: Mapping
             text = f"{_listed(unseen)} could not be looked at."
         return Verdict(Kind.UNSEEN, tuple(unseen), None, False, text)
     if not asked:
-        return Verdict(Kind.INCONCLUSIVE, (), None, False, "Inconclusive: nothing was asked.", "the whole probe")
+        return Verdict(
+            Kind.INCONCLUSIVE, (), None, False, "Inconclusive: no request came to an end.", "the whole probe"
+        )
     return Verdict(Kind.SOUND, (), None, True, _sound(list(tallies.values())))
 
 
@@ -101,6 +105,11 @@ def _fault(
     worst = broken[0]
     known = [workers[name] for name in names if name in workers]
     aside = "".join(f"; {each}" for each in dict.fromkeys(known))
+    if not inner and _may_be_slow(worst):
+        alone = f"asked alone, before and after them, it answered {worst.large.asked} of {worst.large.asked} large ones"
+        text = f"Inconclusive: {_how(worst)} while all conversations went on; {alone}: it may only be slow under load."
+        unsettled = "a longer --hang-after, a smaller --grow, or less --concurrency"
+        return Verdict(Kind.INCONCLUSIVE, names, worst.manner, False, text, unsettled, maybe_slow=True)
     if not inner:
         whose = "The engine is at fault" if engine else f"The fault is at {worst.hop} or behind it"
         beside = [each.hop for each in here if each.manner is Manner.ANSWERS]
@@ -122,6 +131,12 @@ def _fault(
     within = f"{_listed([each.hop for each in seen])} answered {behind.asked - behind.failed} of {behind.asked}"
     text = f"The engine is not at fault: {within} of the same requests rightly, and {_how_all(broken)}{aside}."
     return Verdict(Kind.FAULT, names, worst.manner, True, text)
+
+
+def _may_be_slow(tally: HopTally) -> bool:
+    """Whether a hop hung only while this probe itself asked it for much at once."""
+    alone = tally.large.asked > 1 and not tally.large.failed and not tally.small.failed
+    return tally.manner is Manner.SOMETIMES and alone and {outcome for outcome, _ in tally.failures} <= HANGING
 
 
 def _once(once: Sequence[HopTally]) -> Verdict:

@@ -10,7 +10,7 @@ from tests.engine import Dsv4, assert_gone, shm_files, write_profile
 from tests.held import check_held_canaries
 from tests.stack.test_equality import check_equality
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.beside]
 
 # A token, a page and more, one chunk and more, the longest.
 LENGTHS = (1, 300, 4097, 8000)

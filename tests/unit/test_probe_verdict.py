@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import comb
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsv4ctl.findings import Severity
 from dsv4ctl.probe.hops import Hop, Place, covering, stack_hops, via_hops
 from dsv4ctl.probe.outcome import Act, Exchange, Outcome, Peer, Reply, Times
 from dsv4ctl.probe.report import findings_of
@@ -226,3 +228,41 @@ def test_a_proxy_that_always_breaks_kept_connections_is_never_missed(gap_s: floa
     exchanges += [asked(PROXY, gap_s=gap) for gap in (0.0, 4.0, 6.0)]
     found = verdict_of(exchanges)
     assert (found.kind, found.hops, found.cleared) == (Kind.FAULT, (PROXY,), True)
+
+
+def single(hop: str, number: int, outcome: Outcome = Outcome.RIGHT) -> Exchange:
+    return replace(asked(hop, outcome), phase="walk", round=number)
+
+
+@pytest.mark.parametrize(("number", "manner"), [(2, Manner.LARGE), (1, Manner.SMALL)])
+def test_a_hop_that_fails_on_one_size_is_named_and_what_lies_behind_it_cleared(number: int, manner: Manner) -> None:
+    other = 3 - number
+    failing = [single(PROXY, number, Outcome.STATUS)] * 3 + [single(PROXY, other)]
+    behind = [single(hop, size) for hop in ("router", PAIR) for size in (1, 2) for _ in range(3)]
+    verdict = verdict_of([*failing, *behind])
+    assert (verdict.kind, verdict.hops, verdict.manner, verdict.cleared) == (Kind.FAULT, (PROXY,), manner, True)
+    assert "(3 of 3), never when" in verdict.sentence
+
+
+def test_a_sentence_counts_each_way_in_which_requests_failed() -> None:
+    mixed = [single(PROXY, 1, Outcome.STATUS), *[single(PROXY, size, Outcome.HANGS) for size in (1, 2, 2)]]
+    verdict = verdict_of(
+        [*mixed, *[single(hop, size) for hop in ("router", PAIR) for size in (1, 2) for _ in range(2)]]
+    )
+    assert "failed every time (4 of 4: 1 were answered with an error, 3 hung)" in verdict.sentence
+    (finding,) = findings_of([tally(PROXY, mixed)], mixed, verdict)
+    assert finding.code == "PROBE_HANGS"
+    assert "1 times HTTP error, 3 times hangs" in finding.message
+
+
+def test_an_engine_that_hung_only_under_the_load_of_the_probe_may_be_slow() -> None:
+    alone = [single(PAIR, 1), single(PAIR, 2), single(PAIR, 2)]
+    busy = [asked(PAIR, Outcome.HANGS if number < 4 else Outcome.RIGHT) for number in range(14)]
+    exchanges = [*alone, *busy]
+    verdict = verdict_of(exchanges, HOPS[2:])
+    assert (verdict.kind, verdict.maybe_slow) == (Kind.INCONCLUSIVE, True)
+    (finding, _) = findings_of([tally(PAIR, exchanges)], exchanges, verdict)
+    assert finding.severity is Severity.WARNING
+    # Alone it hangs as well: then it is at fault.
+    again = [*exchanges, single(PAIR, 2, Outcome.HANGS)]
+    assert verdict_of(again, HOPS[2:]).kind is Kind.FAULT

@@ -1,0 +1,56 @@
+"""What was set stays set until somebody takes it out, and no secret of it is stored."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsv4ctl.errors import UsageError
+from dsv4ctl.profile.overrides import parse_sets
+from dsv4ctl.restart.layers import layered, of_role, redacted, restored
+
+KEYS = st.sampled_from(["SGLANG_A", "decode.SGLANG_A", "args.tp", "prefill.args.tp", "SGLANG_B"])
+SETS = st.lists(st.tuples(KEYS, st.sampled_from(["1", "2"])).map("=".join), max_size=6)
+
+
+def test_a_role_is_a_target() -> None:
+    assert of_role("decode:SGLANG_LOG_MS=1") == "decode.SGLANG_LOG_MS=1"
+    assert of_role("decode-1:args.tp=2") == "decode-1.args.tp=2"
+    for wrong in ("decode", "decode:X", ":X=1", "decode=1:X", "decode:=1"):
+        with pytest.raises(UsageError, match="--role-set"):
+            of_role(wrong)
+
+
+def test_layers_add_up_and_a_key_is_in_them_once() -> None:
+    assert layered(["SGLANG_A=1", "args.tp=2"], ["SGLANG_A=3"], []) == ("args.tp=2", "SGLANG_A=3")
+    assert layered(["SGLANG_A=1"], [], ["SGLANG_A"]) == ("-SGLANG_A",)
+    assert layered(["env.SGLANG_A=1"], ["SGLANG_A=2"], []) == ("SGLANG_A=2",)
+    # What was taken out may be set again, and a value of the profile that was set is the profile's own again.
+    assert layered(["-SGLANG_A"], ["SGLANG_A=2"], []) == ("SGLANG_A=2",)
+    assert layered(["start_within_s=300"], [], ["start_within_s"]) == ()
+    # A narrower key that was set before does not survive a wider one that is taken out.
+    assert layered(["decode.SGLANG_A=1"], [], ["SGLANG_A"]) == ("decode.SGLANG_A=1", "-SGLANG_A")
+
+
+def test_a_key_cannot_be_set_and_taken_out_at_once() -> None:
+    with pytest.raises(UsageError, match="SGLANG_A cannot be set and taken out at once"):
+        layered([], ["SGLANG_A=1"], ["env.SGLANG_A"])
+
+
+@given(SETS, SETS, st.lists(KEYS, max_size=3, unique=True))
+def test_saying_it_again_changes_nothing(kept: list[str], new: list[str], out: list[str]) -> None:
+    out = [key for key in out if key not in {text.partition("=")[0] for text in new}]
+    once = layered(kept, new, out)
+    assert set(layered(once, new, out)) == set(once)
+    overrides, patches = parse_sets(once)
+    assert len(overrides) == len(once)
+    assert patches == ()
+
+
+def test_secrets_are_fingerprints_and_are_found_in_what_runs() -> None:
+    sets = ("HF_TOKEN=abc", "decode.MY_API_KEY=xyz", "SGLANG_A=1", "-SGLANG_B")
+    stored = redacted(sets)
+    assert "abc" not in "".join(stored)
+    assert stored[2:] == sets[2:]
+    assert restored(stored, [{"HF_TOKEN": "other"}, {"HF_TOKEN": "abc", "MY_API_KEY": "xyz"}]) == sets
+    with pytest.raises(UsageError, match="HF_TOKEN was set at the start and is a secret that nobody kept"):
+        restored(stored, [{"HF_TOKEN": "other"}])
