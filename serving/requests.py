@@ -1,4 +1,4 @@
-"""Requests that end otherwise than SGLang has it: refused before they wait for what cannot come, or aborted in words."""
+"""Requests that end otherwise than SGLang has it: refused before they wait in vain, or aborted with an error."""
 
 from http import HTTPStatus
 from typing import Final

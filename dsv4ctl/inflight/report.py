@@ -63,7 +63,8 @@ class Blind:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole watch. Times in seconds; `lost` are looks that were due and left out, `failed` those without an answer.
+    """The whole watch. Times in seconds; `lost` are looks that were due and left out, `failed` those without an answer,
+    `stale` those at figures that had stood still for too long.
 
     `dwell_s` are upper bounds of quantiles of the time in the queue, by their names, where the engine counts it.
     """
@@ -83,6 +84,7 @@ class Report:
     outcome: Outcome
     dwell_s: dict[str, float] = field(default_factory=dict)
     dwell_count: int = 0
+    stale: int = 0
 
 
 class Story:
@@ -99,7 +101,7 @@ class Story:
         self._seen_empty: set[str] = set()
         self._began_s: float | None = None
         self._ended_s = 0.0
-        self._looks = self._failed = 0
+        self._looks = self._failed = self._stale = 0
         self._open_pin: dict[str, Pin] = {}
 
     def take(self, sample: Sample, verdicts: Sequence[Verdict]) -> None:
@@ -111,6 +113,7 @@ class Story:
             self._failed += 1
         else:
             self._round_trips.append(sample.round_trip_s)
+        self._stale += any(verdict.state == "stale" for verdict in verdicts)
         sources = {queue.dp_rank: queue.source for queue in sample.queues}
         for verdict in verdicts:
             name = verdict.queue
@@ -182,6 +185,7 @@ class Story:
             outcome=self._outcome(pins, doubts, blind),
             dwell_s=dwell_s or {},
             dwell_count=dwell_count,
+            stale=self._stale,
         )
 
     def _outcome(self, pins: Sequence[Pin], doubts: Sequence[Doubt], blind: Sequence[Blind]) -> Outcome:

@@ -128,7 +128,7 @@ def _how_well(report: Report) -> str:
     median_s, p99_s = report.round_trip_median_s, report.round_trip_p99_s
     if median_s and p99_s:
         took = f", round trip {median_s * 1000:.0f} ms, 99 % within {p99_s * 1000:.0f} ms"
-    looks = f"{report.looks} looks, {report.failed} without an answer, {report.lost} lost"
+    looks = f"{report.looks} looks, {report.failed} without an answer, {_stale(report)}{report.lost} lost"
     return f"watched for {report.seconds:.0f} s: {looks}{took}; by {', '.join(report.sources) or 'nothing'}"
 
 
@@ -136,3 +136,7 @@ def _end_of(span: Span) -> str:
     if span.lost:
         return ", and then it could not be seen"
     return "" if span.ended else ", and still"
+
+
+def _stale(report: Report) -> str:
+    return f"{report.stale} at figures that stood still, " if report.stale else ""

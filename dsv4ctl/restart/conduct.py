@@ -8,10 +8,11 @@ from typing import Literal
 from dsv4ctl.errors import Dsv4Error, HostUnreachable, Interrupted, VerificationFailed
 from dsv4ctl.journal import Diary, JournalSink
 from dsv4ctl.plan import Outcome, Step, Timed, execute
-from dsv4ctl.restart.acts import Before, Restarting
+from dsv4ctl.restart.acts import action_for
 from dsv4ctl.restart.patch_table import Table, expected_table
 from dsv4ctl.restart.pending import Pending, state_of
 from dsv4ctl.restart.plan import Scope, co_restart_plan, ending_steps, starting_steps
+from dsv4ctl.restart.restarting import Before, Restarting
 from dsv4ctl.restart.running import read_running
 from dsv4ctl.serve import ServeContext
 from dsv4ctl.stack import Stack, Worker
@@ -98,7 +99,7 @@ def _execute(work: Work, restarting: Restarting, steps: Sequence[Step], course: 
     for step in steps:
         done = execute(
             (step,),
-            restarting.action_for,
+            lambda step: action_for(restarting, step),
             journal=work.journal,
             interrupts=work.context.interrupts,
             report=work.report,

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from dsv4ctl.errors import CannotLook, DeadlineExceeded, OperationFailed
-from dsv4ctl.restart.acts import flag_of, registered
+from dsv4ctl.restart.proving import flag_of, registered
 from dsv4ctl.restart.router import Registered, RouterWorkers
 from dsv4ctl.stack import Worker
 

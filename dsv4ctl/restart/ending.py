@@ -1,0 +1,187 @@
+"""Until the old engines are gone: evidence, the closed door, requests that end, processes that end, and the proof."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsv4ctl.errors import DeadlineExceeded, VerificationFailed
+from dsv4ctl.fleet import Place
+from dsv4ctl.plan import Facts, Step
+from dsv4ctl.procfs import listeners
+from dsv4ctl.restart.evidence import keep_evidence
+from dsv4ctl.restart.gpus import not_given_back, read_gpu_use
+from dsv4ctl.restart.restarting import ABORT_PATCH, HTTP_TIMEOUT_S, Restarting
+from dsv4ctl.restart.traffic import abort_all, drain, nothing_left
+from dsv4ctl.stack import Worker
+from dsv4ctl.waiting import wait_until
+
+QUIET = frozenset({"evidence", "cordon", "drain", "abort"})
+"""Kinds of steps before anything is ended."""
+
+ENDING = frozenset({"note", "end", "ended", "kill", "gone"})
+"""Kinds of steps that end the engines."""
+
+_LOOK_EVERY_S = 0.3
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """Before anything is ended."""
+
+    restarting: Restarting
+    step: Step
+
+    def already(self) -> str | None:
+        restarting = self.restarting
+        if self.step.id.startswith("evidence:"):
+            folder = restarting.pending.evidence.get(self.step.host, "")
+            return f"it is in {folder}, from before this was cut off" if restarting.pending.phase != "serving" else None
+        if self.step.id == "cordon":
+            return None
+        return None if restarting.leaving_workers() else "no engine that would be ended is running"
+
+    def run(self) -> Facts:
+        restarting, step = self.restarting, self.step
+        if step.id.startswith("evidence:"):
+            return self._evidence()
+        if step.id == "cordon":
+            return self._cordon()
+        workers = restarting.leaving_workers()
+        restarting.mark(step)
+        if step.id == "drain":
+            ended, held = drain(
+                lambda: restarting.held(workers), within_s=step.deadline_s, sleep=restarting.context.interrupts.sleep
+            )
+            return {"drained": ended, "left": [str(one) for one in held if one.requests != 0]}
+        return self._abort(workers)
+
+    def _evidence(self) -> Facts:
+        restarting = self.restarting
+        place = restarting.fleet[self.step.host]
+        folder = restarting.pending.evidence[self.step.host]
+        restarting.mark(self.step)
+        kept = keep_evidence(place, restarting.before.running, folder)
+        return {"folder": kept.folder, "files": kept.files, "missing": kept.missing}
+
+    def _cordon(self) -> Facts:
+        restarting, entry = self.restarting, self.restarting.entry
+        router = restarting.scope.router
+        assert router is not None
+        with entry.host.http(timeout_s=HTTP_TIMEOUT_S) as client:
+            workers = restarting.router(client, router.url)
+            urls = restarting.urls_leaving()
+            there = tuple(worker for worker in workers.listed() if worker.base in urls)
+            # Written down before it is done: who goes on after us has to know what to put in again.
+            restarting.mark(self.step, "cordoned", router=there or restarting.pending.router)
+            workers.remove(urls, deadline_s=self.step.deadline_s)
+        return {"taken_out": [worker.base for worker in there]}
+
+    def _abort(self, workers: Sequence[Worker]) -> Facts:
+        restarting = self.restarting
+        held = restarting.held(workers)
+        if nothing_left(held):
+            return {"aborted": 0}
+        facts: dict[str, object] = {"left": [str(one) for one in held]}
+        if not restarting.before.abort_is_error:
+            # A broken connection is an error that every client sees; half a text with status 200 is not.
+            return {**facts, "aborted": 0, "why_not": f"without {ABORT_PATCH} it would be half an answer"}
+        said = abort_all(restarting.fleet, workers)
+        ended, after = drain(
+            lambda: restarting.held(workers), within_s=self.step.deadline_s, sleep=restarting.context.interrupts.sleep
+        )
+        most = max((one.requests or 0 for one in held), default=0)
+        facts |= {"aborted": most, "ended": ended, "refused": {name: why for name, why in said.items() if why}}
+        return facts if ended else {**facts, "still": [str(one) for one in after if one.requests != 0]}
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Ending the engines of one host, and the proof."""
+
+    restarting: Restarting
+    place: Place
+    kind: str
+    step: Step
+
+    def already(self) -> str | None:
+        restarting = self.restarting
+        there = [one for one in restarting.before.running if one.name in restarting.scope.leaving and one.alive]
+        if self.kind == "gone":
+            return (
+                "the engines that are there were started by this restart"
+                if restarting.context.kept.keys() & {w.name for w in restarting.scope.engines}
+                else None
+            )
+        return None if there else "no engine that would be ended is running"
+
+    def run(self) -> Facts:
+        stopping, place = self.restarting.stopping, self.place
+        if self.kind == "note":
+            return stopping.note(place)
+        if self.kind == "end":
+            self.restarting.mark(self.step, "ending")
+            asked = [stopping.terminate(place, routers=routers)["asked"] for routers in (True, False)]
+            return {"asked": [*asked[0], *asked[1]]}
+        if self.kind == "ended":
+            return stopping.drain(place, self.step.deadline_s)
+        if self.kind == "kill":
+            return stopping.kill(place, self.step.deadline_s)
+        return self._gone()
+
+    def _gone(self) -> Facts:
+        restarting, place, step = self.restarting, self.place, self.step
+        restarting.mark(step, "ending")
+        proof = restarting.stopping.prove(place)
+        ours = [pid for one in restarting.before.running if one.host == place.name for pid in one.pids]
+        gpus = self._gpus_free(ours)
+        self._ports_free()
+        restarting.stopping.forget_units(place)
+        restarting.mark(step, "down")
+        return {"removed_segments": proof["removed_segments"], "gpus": gpus}
+
+    def _gpus_free(self, ours: Sequence[int]) -> int:
+        restarting, place = self.restarting, self.place
+        before = restarting.before.gpus.get(place.name, ())
+        wanted = {int(gpu) for worker in restarting.scope.engines for gpu in worker.gpus if str(gpu).isdigit()}
+        if not before or not wanted:
+            return 0
+        left: tuple[str, ...] = ()
+
+        def free() -> bool:
+            nonlocal left
+            left = not_given_back(before, read_gpu_use(place.host), wanted, ours)
+            return not left
+
+        try:
+            wait_until(
+                free,
+                deadline_s=self.step.deadline_s,
+                interval_s=_LOOK_EVERY_S,
+                what=f"the memory of the GPUs on {place.name} to be free",
+                sleep=restarting.context.interrupts.sleep,
+            )
+        except DeadlineExceeded as error:
+            raise VerificationFailed(
+                error.what,
+                why="; ".join(left),
+                hint="see `nvidia-smi` there; then run this again: it goes on from here",
+            ) from error
+        return len(wanted)
+
+    def _ports_free(self) -> None:
+        place = self.place
+        wanted = {
+            port: f"the {purpose} port of {worker.name}"
+            for worker in self.restarting.scope.engines
+            if worker.host == place.name
+            for purpose, port in worker.ports.items()
+        }
+        held = [listener for listener in listeners(place.host) if listener.port in wanted]
+        if held:
+            words = ", ".join(
+                f"{listener.port} ({wanted[listener.port]}) by {f'pid {listener.pid}' if listener.pid else 'somebody'}"
+                for listener in held
+            )
+            raise VerificationFailed(
+                f"ports on {place.name} are held that the new engines need: {words}",
+                hint="the old engines are gone; free the ports and run this again, it goes on from here",
+            )

@@ -1,0 +1,149 @@
+"""The proof that what was started serves, and letting the traffic in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dsv4ctl.errors import VerificationFailed
+from dsv4ctl.plan import Facts, Step
+from dsv4ctl.probe.conduct import Conduct, Record, questions_of
+from dsv4ctl.probe.hops import Caller, headers_of
+from dsv4ctl.probe.link import Endpoint
+from dsv4ctl.probe.outcome import Exchange
+from dsv4ctl.probe.wire import Dialler
+from dsv4ctl.restart.patch_table import differences, running_table
+from dsv4ctl.restart.restarting import HTTP_TIMEOUT_S, Restarting
+from dsv4ctl.restart.router import Registered
+from dsv4ctl.restart.traffic import drain
+from dsv4ctl.stack import Worker
+
+PROVING = frozenset({"pair", "idle", "patches", "uncordon", "traffic"})
+"""Kinds of steps that prove and let in."""
+
+_TOLD = 3
+
+
+@dataclass(frozen=True)
+class Proving:
+    """The steps between an engine that answers and a client that is answered."""
+
+    restarting: Restarting
+    step: Step
+
+    def already(self) -> str | None:
+        return None
+
+    def run(self) -> Facts:
+        kind, _, name = self.step.id.partition(":")
+        if kind == "pair":
+            self.restarting.mark(self.step, "proving")
+            return self._pair(name)
+        if kind == "idle":
+            return self._idle()
+        if kind == "patches":
+            return self._patches(name)
+        if kind == "uncordon":
+            return self._uncordon()
+        return self._traffic()
+
+    def _pair(self, name: str) -> Facts:
+        restarting = self.restarting
+        hop = next(hop for hop in restarting.scope.hops if hop.name == name)
+        context = restarting.context
+        workers = {worker.name: worker for worker in restarting.scope.stack.workers}
+        questions = replace(
+            questions_of(restarting.scope.stack.served_model, context.canary),
+            headers=headers_of(flag_of(workers[hop.server.name].argv, "--api-key")),
+        )
+        record = Record(lambda _: None)
+        diallers = {
+            place.host: Dialler(restarting.fleet[place.host].host, context.interrupts.check) for place in hop.places
+        }
+        try:
+            Conduct(
+                questions,
+                lambda hop: Caller(hop, lambda p: Endpoint(p.name, p.url, diallers[p.host]), context.rng),
+                record,
+                context.interrupts,
+                context.rng,
+            ).walk((hop,))
+        finally:
+            for dialler in diallers.values():
+                dialler.close()
+        wrong = [exchange for exchange in record.exchanges if exchange.failed or not exchange.seen]
+        if wrong:
+            raise VerificationFailed(
+                f"{name} answered {len(record.exchanges) - len(wrong)} of {len(record.exchanges)} generations rightly",
+                why="; ".join(dict.fromkeys(_words(exchange) for exchange in wrong)),
+            )
+        return {"seconds": [round(exchange.reply.times.ended_s, 3) for exchange in record.exchanges]}
+
+    def _idle(self) -> Facts:
+        restarting = self.restarting
+        # Of an engine that runs on, others may be using it: only what was started has to be at rest.
+        workers = restarting.scope.engines
+        ended, held = drain(
+            lambda: restarting.held(workers),
+            within_s=self.step.deadline_s,
+            sleep=restarting.context.interrupts.sleep,
+        )
+        if not ended:
+            raise VerificationFailed(
+                "requests are left in engines that should be at rest",
+                why="; ".join(str(one) for one in held if one.requests != 0),
+            )
+        return {"engines": len(workers)}
+
+    def _patches(self, name: str) -> Facts:
+        restarting = self.restarting
+        worker = next(worker for worker in restarting.scope.engines if worker.name == name)
+        with restarting.fleet[worker.host].host.http(timeout_s=self.step.deadline_s) as client:
+            running = running_table(client, worker.url)
+        if wrong := differences(restarting.table_of(worker), running):
+            more = f"; and {len(wrong) - _TOLD} more" if len(wrong) > _TOLD else ""
+            why = "; ".join(wrong[:_TOLD]) + more
+            raise VerificationFailed(f"{name} does not have the patches it should have", why=why)
+        return {"applied": sum(status == "applied" for status in running.values()), "patches": len(running)}
+
+    def _uncordon(self) -> Facts:
+        restarting = self.restarting
+        router = restarting.scope.router
+        assert router is not None
+        restarting.mark(self.step)
+        wanted = registered(restarting.scope.engines, restarting.pending.router)
+        with restarting.entry.host.http(timeout_s=HTTP_TIMEOUT_S) as client:
+            restarting.router(client, router.url).add(wanted, deadline_s=self.step.deadline_s)
+        return {"put_in": [worker.base for worker in wanted]}
+
+    def _traffic(self) -> Facts:
+        restarting, stack = self.restarting, self.restarting.scope.stack
+        restarting.mark(self.step)
+        action = restarting.serving.action_for(
+            Step("canary:small", self.step.title, stack.entry.host, self.step.deadline_s)
+        )
+        return action.run()
+
+
+def registered(engines: Sequence[Worker], was: Sequence[Registered]) -> tuple[Registered, ...]:
+    """What to put into the router for these engines: as they were in it, or as a plan names them."""
+    known = {worker.base: worker for worker in was}
+    found: list[Registered] = []
+    for engine in engines:
+        more = {"bootstrap_port": engine.ports["bootstrap"]} if "bootstrap" in engine.ports else {}
+        kind = engine.role if engine.role in {"prefill", "decode"} else "regular"
+        old = known.get(engine.url)
+        found.append(Registered("", engine.url, kind, True, {**(old.more if old else {}), **more}))
+    return tuple(found)
+
+
+def flag_of(argv: Sequence[str], flag: str) -> str | None:
+    """The value of a flag in a command line; None where it is not given."""
+    for at, word in enumerate(argv):
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+        if word == flag and at + 1 < len(argv):
+            return argv[at + 1]
+    return None
+
+
+def _words(exchange: Exchange) -> str:
+    return f"{exchange.reply.outcome}: {exchange.reply.detail}"
