@@ -57,17 +57,33 @@ class Serving:
         self.records: dict[str, StackRecord] = {
             host: _record(context, host) for host in dict.fromkeys(worker.host for worker in context.stack.workers)
         }
+        self.watch = self._watch()
+        self._waits: tuple[str, ...] = ()
+
+    def _watch(self) -> Watch:
         # A router that runs on knows no workers while they start: it is no part of what is awaited.
+        kept, workers = self._context.kept, self._context.stack.workers
         members = [
             (host, worker)
             for host, record in self.records.items()
             for worker in record.workers
-            if worker.role != ROUTER or worker.name not in context.kept
+            if worker.role != ROUTER or worker.name not in kept
         ]
-        order = [worker.name for worker in context.stack.workers]
-        members.sort(key=lambda member: order.index(member[1].name))
-        self.watch = Watch(context.fleet, members, answer_holds_s=_ANSWER_HOLDS_S)
-        self._waits: tuple[str, ...] = ()
+        order = [worker.name for worker in workers]
+        members.sort(key=lambda member: order.index(member[1].name) if member[1].name in order else len(order))
+        return Watch(self._context.fleet, members, answer_holds_s=_ANSWER_HOLDS_S)
+
+    def adopt(self, records: Mapping[str, StackRecord]) -> bool:
+        """Watch what another dsv4ctl has started in the place of this. False: it is all as it was, nobody has."""
+        if {host: record.workers for host, record in records.items()} == {
+            host: record.workers for host, record in self.records.items()
+        }:
+            return False
+        self.watch.close()
+        self.records = dict(records)
+        self.watch = self._watch()
+        self.watch.proven = True
+        return True
 
     def action_for(self, step: Step) -> Action:
         """How a step of `serve_plan` is carried out."""

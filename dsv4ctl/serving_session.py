@@ -17,9 +17,11 @@ from dsv4ctl.live import LiveView
 from dsv4ctl.locks import hold_lock
 from dsv4ctl.profile.here import load_here
 from dsv4ctl.profile.loading import LoadedProfile
+from dsv4ctl.restart.pending import PendingStore
 from dsv4ctl.serve_plan import plan_as_data, script_of, serve_plan
 from dsv4ctl.signals import interruptible
 from dsv4ctl.stack import Stack, build_stack
+from dsv4ctl.state import StackRecord
 
 _WATCH_EVERY_S = 1.0
 _OTHER_STOP_WITHIN_S = 60.0
@@ -148,7 +150,7 @@ def _stay(work: Launch, launched: Launched, view: LiveView) -> None:
 
 
 def _watch(work: Launch, launched: Launched, view: LiveView) -> None:
-    lost = False
+    lost = restarting = False
     while True:
         work.interrupts.sleep(_WATCH_EVERY_S)
         try:
@@ -158,13 +160,33 @@ def _watch(work: Launch, launched: Launched, view: LiveView) -> None:
                 view.say(f"cannot look: {error}. The stack is not touched; trying again")
             lost = True
         except Dsv4Error:
+            if _is_being_restarted(work):
+                if not restarting:
+                    view.say(
+                        "a co-restart is under way: the stack is not touched, and watched again when that has ended"
+                    )
+                restarting = True
+                continue
             if _ended_by_another(work):
                 raise NothingRunning(f"stack {work.stack.name} was ended by another dsv4ctl") from None
-            raise
+            if not launched.serving.adopt(_records(work)):
+                raise
+            view.say("the stack was restarted by another dsv4ctl: its new workers are watched")
+            restarting = False
         else:
             if lost:
                 view.say("the host answers again")
             lost = False
+
+
+def _is_being_restarted(work: Launch) -> bool:
+    """Whether a co-restart has been begun and has not ended: what is missing then is missing on purpose."""
+    return any(PendingStore(place, work.stack.name).load() is not None for place in work.fleet.values())
+
+
+def _records(work: Launch) -> dict[str, StackRecord]:
+    loaded = {name: place.store.load(work.stack.name) for name, place in work.fleet.items()}
+    return {name: record for name, record in loaded.items() if record is not None}
 
 
 def _ended_by_another(work: Launch) -> bool:
@@ -183,7 +205,7 @@ def _end(work: Launch, launched: Launched, grace_s: float) -> None:
         for place in work.fleet.values():
             path = place.store.lock_path(work.stack.name)
             locks.enter_context(hold_lock(place.host, path, "stop", wait_s=_OTHER_STOP_WITHIN_S))
-        records = tuple((name, r) for name, place in work.fleet.items() if (r := place.store.load(work.stack.name)))
+        records = tuple(_records(work).items())
         if records:
             end_stack(
                 work.fleet,

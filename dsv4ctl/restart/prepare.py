@@ -82,7 +82,13 @@ def prepare(
     silent = router is not None and not _router_answers(found, router, interrupts)
     checked = check_new(launch, situation.engines, starting, situation.leaving)
     gpus = read_gpus_of(launch, situation.engines)
-    ended = {one.name for one in situation.leaving}
+    alive = {one.name for one in situation.leaving}
+    # Also what has died: the supervisor still keeps a record of it.
+    ended = {
+        one.name
+        for one in situation.running
+        if one.record.role != ROUTER and only in (None, one.record.role) and one.name not in fresh
+    }
     scope = Scope(
         stack=stack,
         engines=situation.engines,
@@ -104,9 +110,9 @@ def prepare(
         checked=checked,
         findings=tuple(findings),
         changes=changes_of(situation.running, situation.engines),
-        held=outstanding(found.fleet, [w for w in stack.engines if w.name in ended]),
+        held=outstanding(found.fleet, [w for w in stack.engines if w.name in alive]),
         gpus=gpus,
-        abort_is_error=all(tables.get(name, {}).get(ABORT_PATCH) == "applied" for name in ended if name != ROUTER),
+        abort_is_error=all(tables.get(name, {}).get(ABORT_PATCH) == "applied" for name in alive),
         safety=_safety(situation, only, tables),
     )
 

@@ -4,6 +4,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -19,15 +20,22 @@ CLIENTS = 8
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack that these tests restart, one after the other."""
+    """A stack that these tests restart, one after the other, while a `serve` in the foreground watches over it."""
     folder = tmp_path_factory.mktemp("co-restart")
     before = shm_files()
     served = Stack(Dsv4(folder / "state"), write_profile(folder, "cr"))
-    done = served.dsv4.run("serve", "--detach", "--set", "SGLANG_LOG_MS=1", served.profile.path)
-    assert done.code == 0, done.err
-    yield served
-    stopped = served.dsv4.run("stop", "--yes", served.profile.path)
-    assert stopped.code == 0, stopped.err
+    said: list[str] = []
+    with served.dsv4.start("serve", "--set", "SGLANG_LOG_MS=1", served.profile.path) as serving:
+        hearing = Thread(target=lambda: said.extend(serving.stderr or ()))
+        hearing.start()
+        wait_until(lambda: any("Ctrl-C ends the stack" in line for line in said), deadline_s=120, what="the stack")
+        yield served
+        # It has taken every restart for one, and ends what runs now.
+        assert serving.poll() is None, said
+        serving.send_signal(signal.SIGINT)
+        assert serving.wait(60) == 130, said
+        hearing.join(10)
+    assert any("its new workers are watched" in line for line in said)
     assert_gone(served.profile, before)
 
 

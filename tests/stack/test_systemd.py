@@ -29,6 +29,16 @@ def test_the_stack_runs_as_units_of_the_user_manager(in_user_manager: UserManage
     logs = mine.run("logs", "prefill-0", "-n", "500", "-p", profile.path)
     assert "KV Cache is allocated" in logs.out
 
+    # A unit that has failed is in nobody's way.
+    decode = next(unit for unit in profile.units if "decode" in unit)
+    subprocess.run(["systemctl", "--user", "kill", "--signal=KILL", decode], check=True)
+    restarted = mine.run("co-restart", "--yes", profile.path)
+    assert restarted.code == 0, restarted.err
+    assert mine.run("status", profile.path).code == 0
+    for unit in profile.units:
+        active = subprocess.run(["systemctl", "--user", "is-active", unit], capture_output=True, text=True)
+        assert active.stdout.strip() == "active"
+
     stopped = mine.run("stop", "--yes", profile.path)
     assert stopped.code == 0, stopped.err
     assert_gone(profile, before)
