@@ -18,6 +18,7 @@ from dsv4ctl.serve import ServeContext
 from dsv4ctl.stack import Stack, Worker
 
 _UNCORDON_WITHIN_S = 15.0
+_AT_THE_DOOR = frozenset({"uncordon", "traffic"})
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,11 @@ def _failed(work: Work, restarting: Restarting, error: Dsv4Error | KeyboardInter
     if phase in {"ending", "down"}:
         error.hint = error.hint or f"{state_of(restarting.pending)}; run this again: it goes on from there"
         raise error
+    if restarting.pending.step in _AT_THE_DOOR:
+        # The engines have proven themselves: another configuration of theirs would not help.
+        said = "the engines run and have proven themselves, and the router does not serve them"
+        error.hint = "; ".join(filter(None, (error.hint, f"{said}: see to it and run this again")))
+        raise error
     if not work.may_roll_back or not _differs(work):
         return _end_what_was_started(work, restarting, error)
     return _roll_back(work, restarting, error, course)
@@ -210,20 +216,22 @@ def _roll_back(work: Work, restarting: Restarting, error: Dsv4Error, course: _Co
     work.say(f"the new configuration did not come up: {error}")
     work.say("going back to what ran before")
     old = _old_scope(work.scope, work.before_workers)
-    back = _ending(work, restarting, old)
-    back.mark(Step("roll-back", "", "", 0.0), "rolling back", sets=work.pending.before_sets)
-    steps = (*ending_steps(back.scope), *starting_steps(back.scope, work.context.canary))
+    back: Restarting | None = None
     try:
-        _execute(work, back, steps, course)
+        back = _ending(work, restarting, old)
+        back.mark(Step("roll-back", "", "", 0.0), "rolling back", sets=work.pending.before_sets)
+        _execute(work, back, (*ending_steps(back.scope), *starting_steps(back.scope, work.context.canary)), course)
         back.finish()
     except Dsv4Error as second:
-        raise VerificationFailed(
-            f"the new configuration did not come up ({error}), and neither did the old one",
-            why=str(second),
-            hint=f"{state_of(back.pending)}; run `dsv4ctl co-restart` again: it goes on with the old one",
-        ) from second
+        state = state_of((back or restarting).pending)
+        hint = f"{state}; run `dsv4ctl co-restart` again: it goes on with the old configuration"
+        if isinstance(second, Interrupted):
+            raise Interrupted(f"{second.what} on the way back to the old configuration", hint=hint) from second
+        what = f"the new configuration did not come up ({error}), and neither did the old one"
+        raise VerificationFailed(what, why=str(second), hint=hint) from second
     finally:
-        back.close()
+        if back is not None:
+            back.close()
     return course.done("rolled back", error)
 
 
