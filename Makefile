@@ -34,6 +34,7 @@ bench: install-dev
 	$(BIN)/python -m benchmarks.startup $(ARGS)
 	$(BIN)/python -m benchmarks.poll
 	$(BIN)/python -m benchmarks.reliability
+	$(BIN)/python -m benchmarks.co_restart
 	$(BIN)/python -m pytest -s tests/soak
 
 install: $(VENV)/.installed

@@ -8,7 +8,7 @@ from dsv4ctl.facts import HostFacts
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.launch import Launch, look_at_hosts, preflight
 from dsv4ctl.restart.agreement import Settings, by_argv, disagreements
-from dsv4ctl.restart.gpus import GpuUse, read_gpu_use, tenants
+from dsv4ctl.restart.gpus import GpuUse, indices_of, read_gpu_use, tenants
 from dsv4ctl.restart.patch_table import FAILED, Table, expected_table, present_hazards
 from dsv4ctl.restart.running import Running
 from dsv4ctl.stack import Worker
@@ -64,7 +64,7 @@ def gpu_findings(
     """GPU_SHARED for each process on a GPU of ours that is none of ours. It is told, and never touched."""
     findings: list[Finding] = []
     for host, gpus in use.items():
-        wanted = {int(gpu) for worker in engines if worker.host == host for gpu in worker.gpus if str(gpu).isdigit()}
+        wanted = indices_of(worker for worker in engines if worker.host == host)
         pids = [pid for one in ours if one.host == host for pid in one.pids]
         findings += [
             Finding(

@@ -8,7 +8,7 @@ from dsv4ctl.fleet import Place
 from dsv4ctl.plan import Facts, Step
 from dsv4ctl.procfs import listeners
 from dsv4ctl.restart.evidence import keep_evidence
-from dsv4ctl.restart.gpus import not_given_back, read_gpu_use
+from dsv4ctl.restart.gpus import indices_of, not_given_back, read_gpu_use
 from dsv4ctl.restart.restarting import ABORT_PATCH, HTTP_TIMEOUT_S, Restarting
 from dsv4ctl.restart.traffic import abort_all, drain, nothing_left
 from dsv4ctl.stack import Worker
@@ -141,7 +141,7 @@ class Ending:
     def _gpus_free(self, ours: Sequence[int]) -> int:
         restarting, place = self.restarting, self.place
         before = restarting.before.gpus.get(place.name, ())
-        wanted = {int(gpu) for worker in restarting.scope.engines for gpu in worker.gpus if str(gpu).isdigit()}
+        wanted = indices_of(worker for worker in restarting.scope.engines if worker.host == place.name)
         if not before or not wanted:
             return 0
         left: tuple[str, ...] = ()

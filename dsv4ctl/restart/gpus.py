@@ -4,7 +4,7 @@ nvidia-smi gives processes by the host's pids. Inside a container it shows none,
 can be compared.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from dsv4ctl.errors import OperationFailed
 
 if TYPE_CHECKING:
     from dsv4ctl.hosts.base import Host
+    from dsv4ctl.stack import Worker
 
 _DEADLINE_S = 20.0
 # A driver's own bookkeeping moves by a few MiB from one look to the next.
@@ -36,6 +37,12 @@ class Tenant:
     gpu: int
     pid: int
     used_mib: int
+
+
+def indices_of(workers: "Iterable[Worker]") -> set[int]:
+    """The GPUs of planned workers as nvidia-smi counts them: a plan has bus ids resolved in the environment."""
+    visible = (worker.env.get("CUDA_VISIBLE_DEVICES", "") for worker in workers if worker.gpus)
+    return {int(word) for text in visible for word in text.split(",") if word.strip().isdigit()}
 
 
 def read_gpu_use(host: "Host") -> tuple[GpuUse, ...]:

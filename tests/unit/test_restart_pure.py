@@ -9,7 +9,7 @@ from dsv4ctl.profile.schema import Canary
 from dsv4ctl.redaction import redact_argv, redact_env
 from dsv4ctl.restart.agreement import Settings, by_argv, disagreements
 from dsv4ctl.restart.changes import changes_of
-from dsv4ctl.restart.gpus import GpuUse, not_given_back, parse_gpu_use, tenants
+from dsv4ctl.restart.gpus import GpuUse, indices_of, not_given_back, parse_gpu_use, tenants
 from dsv4ctl.restart.patch_table import differences
 from dsv4ctl.restart.plan import Scope, co_restart_plan
 from dsv4ctl.restart.running import Running, as_before
@@ -90,6 +90,11 @@ def test_gpus_are_read_as_nvidia_smi_has_them() -> None:
     assert parse_gpu_use(GPUS, APPS) == (GpuUse(0, 90_000, {100: 88_000, 300: 0}), GpuUse(1, 500, {200: 400}))
     with pytest.raises(ValueError, match="expected 3"):
         parse_gpu_use("No devices were found", "")
+
+
+def test_which_gpus_are_ours_is_read_from_the_environment_that_the_plan_has() -> None:
+    by_bus = replace(worker("prefill-0", env={"CUDA_VISIBLE_DEVICES": "4,5"}), gpus=("0000:01:00.0", "0000:02:00.0"))
+    assert indices_of([by_bus, worker("decode-0")]) == {4, 5}
 
 
 def test_who_else_is_on_our_gpus_is_told() -> None:
