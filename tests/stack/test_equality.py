@@ -9,7 +9,7 @@ import pytest
 
 from serving.cpu.tiny_model import expected_answer
 
-pytestmark = [pytest.mark.stack, pytest.mark.beside]
+pytestmark = pytest.mark.stack
 
 ANSWER_TOKENS = 24
 # Around one page, around the default chunk of 4,096 tokens, and two chunks.

@@ -14,7 +14,7 @@ from dsv4ctl.waiting import wait_until
 from tests.engine import HOST, Dsv4, StackProfile
 from tests.misbehaving_proxy import Mode, misbehaving_proxy
 
-pytestmark = [pytest.mark.stack, pytest.mark.beside]
+pytestmark = pytest.mark.stack
 
 PAIR = "prefill-0+decode-0"
 
