@@ -51,9 +51,10 @@ def lines(stream: LogStream, count: int, timeout_s: float = 10) -> list[str]:
 
 
 def is_tail(pid: int) -> bool:
-    """Whether a process is the reader of a follower."""
+    """Whether a process is the reader of a follower, and not the one before it that brings the old lines and ends."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text() == "tail\n"
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return words[0] == b"tail" and b"-f" in words
     except (FileNotFoundError, ProcessLookupError):
         return False
 
