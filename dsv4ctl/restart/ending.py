@@ -71,7 +71,9 @@ class Quiet:
             urls = restarting.urls_leaving()
             there = tuple(worker for worker in workers.listed() if worker.base in urls)
             # Written down before it is done: who goes on after us has to know what to put in again.
-            restarting.mark(self.step, "cordoned", router=there or restarting.pending.router)
+            # A restart that goes on where another was cut off may be further than that already.
+            phase = "cordoned" if restarting.pending.phase == "serving" else None
+            restarting.mark(self.step, phase, router=there or restarting.pending.router)
             workers.remove(urls, deadline_s=self.step.deadline_s)
         return {"taken_out": [worker.base for worker in there]}
 

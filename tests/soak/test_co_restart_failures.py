@@ -121,6 +121,15 @@ def test_ctrl_c_while_it_drains_lets_traffic_in_again(stack: Stack) -> None:
     note(stack, "Ctrl-C, a request under way", "drain", code)
 
 
+def test_a_second_run_that_is_interrupted_too(stack: Stack) -> None:
+    assert stack.cut_at("start:prefill-0") == -signal.SIGKILL
+    code = stack.cut_at("cordon", with_signal=signal.SIGINT)
+    assert code == 130
+    assert stack.pending is not None
+    assert stack.pending["phase"] == "starting"
+    note(stack, "kill -9, and Ctrl-C of the run after it", "start:prefill-0, cordon", code)
+
+
 def test_an_engine_that_dies_while_it_loads(stack: Stack) -> None:
     process = stack.begun("await:prefill-0")
     os.kill(stack.record("decode-0")["handle"]["pid"], signal.SIGKILL)
