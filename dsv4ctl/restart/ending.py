@@ -9,6 +9,7 @@ from dsv4ctl.plan import Facts, Step
 from dsv4ctl.procfs import listeners
 from dsv4ctl.restart.evidence import keep_evidence
 from dsv4ctl.restart.gpus import indices_of, not_given_back, read_gpu_use
+from dsv4ctl.restart.pending import Phase
 from dsv4ctl.restart.restarting import ABORT_PATCH, HTTP_TIMEOUT_S, Restarting
 from dsv4ctl.restart.traffic import abort_all, drain, nothing_left
 from dsv4ctl.stack import Worker
@@ -72,7 +73,7 @@ class Quiet:
             there = tuple(worker for worker in workers.listed() if worker.base in urls)
             # Written down before it is done: who goes on after us has to know what to put in again.
             # A restart that goes on where another was cut off may be further than that already.
-            phase = "cordoned" if restarting.pending.phase == "serving" else None
+            phase: Phase | None = "cordoned" if restarting.pending.phase == "serving" else None
             restarting.mark(self.step, phase, router=there or restarting.pending.router)
             workers.remove(urls, deadline_s=self.step.deadline_s)
         return {"taken_out": [worker.base for worker in there]}
