@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import DeadlineExceeded, VerificationFailed
 from dsv4ctl.fleet import Place
@@ -9,11 +10,13 @@ from dsv4ctl.plan import Facts, Step
 from dsv4ctl.procfs import listeners
 from dsv4ctl.restart.evidence import keep_evidence
 from dsv4ctl.restart.gpus import indices_of, not_given_back, read_gpu_use
-from dsv4ctl.restart.pending import Phase
 from dsv4ctl.restart.restarting import ABORT_PATCH, HTTP_TIMEOUT_S, Restarting
 from dsv4ctl.restart.traffic import abort_all, drain, nothing_left
 from dsv4ctl.stack import Worker
 from dsv4ctl.waiting import wait_until
+
+if TYPE_CHECKING:
+    from dsv4ctl.restart.pending import Phase
 
 QUIET = frozenset({"evidence", "cordon", "drain", "abort"})
 """Kinds of steps before anything is ended."""
