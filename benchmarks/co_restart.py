@@ -9,6 +9,7 @@ longest time without a right answer, as the clients saw it.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -53,6 +54,7 @@ def by_co_restart(stack: Stack) -> None:
 
 def by_script(stack: Stack) -> None:
     """What a person would write."""
+    os.environ["XDG_STATE_HOME"] = str(stack.dsv4.state)
     with open_target(str(stack.profile.path), open_host) as target:
         ((_, record),) = target.records
         plan = {worker.name: worker for worker in target.stack.workers} if target.stack else {}
