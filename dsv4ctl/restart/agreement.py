@@ -63,6 +63,27 @@ def by_argv(argv: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def one_sided(settings: Sequence[Settings]) -> tuple[Finding, ...]:
+    """PAIR_DISAGREES for what the command lines of one half name and those of the other do not: an engine's own choice
+    may be the same, and nobody knows before it has started."""
+    found: list[Finding] = []
+    roles = {one.role for one in settings}
+    for name in _ALIKE:
+        naming = {one.role for one in settings if name in one.values}
+        if roles == {"prefill", "decode"} and len(naming) == 1:
+            (role,) = naming
+            found.append(
+                Finding(
+                    "PAIR_DISAGREES",
+                    Severity.WARNING,
+                    f"only {role} is given {name}, and the other half chooses for itself",
+                    "give both the same, in [args] of the profile",
+                    {"setting": name},
+                )
+            )
+    return tuple(found)
+
+
 def disagreements(settings: Sequence[Settings]) -> tuple[Finding, ...]:
     """PAIR_DISAGREES for each setting that the halves have differently. Only what both say is compared."""
     found: list[Finding] = []

@@ -7,7 +7,7 @@ from dsv4ctl.errors import OperationFailed
 from dsv4ctl.facts import HostFacts
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.launch import Launch, look_at_hosts, preflight
-from dsv4ctl.restart.agreement import Settings, by_argv, disagreements
+from dsv4ctl.restart.agreement import Settings, by_argv, disagreements, one_sided
 from dsv4ctl.restart.gpus import GpuUse, indices_of, read_gpu_use, tenants
 from dsv4ctl.restart.patch_table import FAILED, Table, expected_table, present_hazards
 from dsv4ctl.restart.running import Running
@@ -41,7 +41,7 @@ def check_new(
     gone = {host: [pid for one in leaving if one.host == host for pid in one.pids] for host in work.fleet}
     findings = [*preflight(launch, facts, leaving=gone)]
     settings = [Settings(worker.name, worker.role, "the plan", by_argv(worker.argv)) for worker in work.stack.engines]
-    findings += disagreements(settings)
+    findings += [*disagreements(settings), *one_sided(settings)]
     tables: dict[str, Table] = {}
     for worker in engines:
         place = work.fleet[worker.host]

@@ -7,7 +7,7 @@ import pytest
 from dsv4ctl.findings import Severity
 from dsv4ctl.profile.schema import Canary
 from dsv4ctl.redaction import redact_argv, redact_env
-from dsv4ctl.restart.agreement import Settings, by_argv, disagreements
+from dsv4ctl.restart.agreement import Settings, by_argv, disagreements, one_sided
 from dsv4ctl.restart.changes import changes_of
 from dsv4ctl.restart.gpus import GpuUse, indices_of, not_given_back, parse_gpu_use, tenants
 from dsv4ctl.restart.patch_table import differences
@@ -78,8 +78,10 @@ def test_halves_have_to_agree_on_some_settings_and_should_on_others() -> None:
     other = Settings("decode-0", "decode", "", {**alike, "page_size": "1", "tp_size": "2"})
     found = {finding.evidence["setting"]: finding.severity for finding in disagreements([prefill, other])}
     assert found == {"page_size": Severity.ERROR, "tp_size": Severity.WARNING}
-    # What only one of them says is not compared.
+    # What only one of them says is not compared; of a plan it is told.
     assert disagreements([prefill, Settings("decode-0", "decode", "", {})]) == ()
+    told = one_sided([prefill, Settings("decode-0", "decode", "", {"dtype": "bfloat16", "tp_size": "2"})])
+    assert [(finding.evidence["setting"], finding.severity) for finding in told] == [("page_size", Severity.WARNING)]
 
 
 GPUS = "0, GPU-a, 90000\n1, GPU-b, 500\n"
