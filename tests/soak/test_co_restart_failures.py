@@ -53,8 +53,8 @@ def table() -> Iterator[None]:
         Path(path).write_text(head + rows)
 
 
-def served(folder: Path, dsv4: Dsv4) -> Stack:
-    stack = Stack(dsv4, write_profile(folder, "crf"))
+def served(folder: Path, dsv4: Dsv4, name: str) -> Stack:
+    stack = Stack(dsv4, write_profile(folder, name))
     done = stack.dsv4.run("serve", "--detach", stack.profile.path)
     assert done.code == 0, done.err
     return stack
@@ -64,7 +64,7 @@ def served(folder: Path, dsv4: Dsv4) -> Stack:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     before = shm_files()
     folder = tmp_path_factory.mktemp("failures")
-    one = served(folder, Dsv4(folder / "state"))
+    one = served(folder, Dsv4(folder / "state"), "crf")
     yield one
     stopped = one.dsv4.run("stop", "--yes", one.profile.path)
     assert stopped.code == 0, stopped.err
@@ -133,9 +133,8 @@ def test_a_second_run_that_is_interrupted_too(stack: Stack) -> None:
 
 def test_an_engine_that_dies_while_it_loads(stack: Stack) -> None:
     process = stack.begun("await:prefill-0")
-    os.kill(stack.record("decode-0")["handle"]["pid"], signal.SIGKILL)
-    for pid, one in processes(HOST).items():
-        if one.session == stack.record("decode-0")["handle"]["pid"]:
+    for pid, unit in stack.left(frozenset()).pids.items():
+        if unit.endswith("decode-0"):
             os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=200)
     assert process.returncode in {1, 124}
@@ -217,7 +216,7 @@ def test_a_disk_that_fills_up(tmp_path: Path) -> None:
     small = tmp_path / "small"
     before = shm_files()
     with full_disk(small, "400m"):
-        stack = served(tmp_path, Dsv4(small))
+        stack = served(tmp_path, Dsv4(small), "crd")
         for step in ("evidence", "drain", "start:decode-0", "pair"):
             process = stack.begun(step)
             fill(small / "filler")
