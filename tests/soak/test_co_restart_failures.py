@@ -84,7 +84,7 @@ def note(stack: Stack, what: str, at: str, code: int, *args: str) -> None:
     assert stack.status() == (0, set())
     assert stack.pending is None
     assert stack.answers()
-    ROWS.append(Row(what, at, code, said, f"{result['state']}, {already} steps were done already"))
+    ROWS.append(Row(what, at, code, said, f"{result['state']}; already so: {already} steps"))
 
 
 STEPS = (
