@@ -44,4 +44,6 @@ def test_a_single_abort_and_one_of_a_pause_stay_as_they_are(manager: SimpleNames
 
 
 def test_what_is_no_abort_passes() -> None:
-    abort_is_an_error(SERVING, SimpleNamespace(rid="a"))
+    message = SimpleNamespace(rid="a", abort_all=True)
+    abort_is_an_error(SERVING, message)
+    assert vars(message) == {"rid": "a", "abort_all": True}
