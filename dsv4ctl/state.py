@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 RECORD_VERSION = 1
 DIRECTORY_NAME = "dsv4ctl"
+RESTART_FILES = ("restart.json", "before.json")
+"""What a co-restart that has not ended keeps beside the record (`restart.pending`)."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,9 @@ class StateStore:
         again_if_lost(lambda: self._host.write(self._record_path(record.stack), json.dumps(body, indent=1).encode()))
 
     def delete(self, stack: str) -> None:
-        """Forget a stack that is proven to be gone. Journals and logs stay."""
-        self._host.run(["rm", "-f", "--", self._record_path(stack)], deadline_s=10.0)
+        """Forget a stack that is proven to be gone, and a restart of it that was never ended. Journals and logs stay."""
+        paths = [self._record_path(stack), *(posixpath.join(self.directory(stack), name) for name in RESTART_FILES)]
+        self._host.run(["rm", "-f", "--", *paths], deadline_s=10.0)
 
     def knew(self, stack: str) -> bool:
         """Whether a stack of that name ever ran here: its journals stay."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from dsv4ctl.errors import CannotLook
 from dsv4ctl.fleet import Place
 from dsv4ctl.restart.router import Registered
+from dsv4ctl.state import RESTART_FILES
 from dsv4ctl.supervisors.base import UnitHandle
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ Phase = Literal["serving", "cordoned", "ending", "down", "starting", "proving", 
 being started; they answer and are being proven; the old configuration is being started again."""
 
 RESTART_VERSION = 1
+_RESTART, _BEFORE = RESTART_FILES
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class PendingStore:
             CannotLook: there is something that cannot be understood.
             HostUnreachable
         """
-        path = self._path("restart.json")
+        path = self._path(_RESTART)
         body = self._read(path)
         if body is None:
             return None
@@ -83,14 +85,14 @@ class PendingStore:
         Raises:
             OperationFailed, HostUnreachable
         """
-        self._write(self._path("restart.json"), asdict(pending))
+        self._write(self._path(_RESTART), asdict(pending))
 
     def load_before(self) -> tuple[Started, ...]:
         """What this host's engines were started with before; empty where that is not known.
 
         Raises: as `load`.
         """
-        path = self._path("before.json")
+        path = self._path(_BEFORE)
         body = self._read(path)
         if body is None:
             return ()
@@ -102,11 +104,11 @@ class PendingStore:
         Raises: as `save`.
         """
         started = [{"name": worker.name, "argv": worker.argv, "env": dict(worker.env)} for worker in workers]
-        self._write(self._path("before.json"), started)
+        self._write(self._path(_BEFORE), started)
 
     def delete(self) -> None:
         """It is over: nothing of it is kept."""
-        paths = [self._path("restart.json"), self._path("before.json")]
+        paths = [self._path(_RESTART), self._path(_BEFORE)]
         self._host.run(["rm", "-f", "--", *paths], deadline_s=10.0)
 
     def _path(self, name: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from dsv4ctl.errors import CannotLook
 from dsv4ctl.hosts.local import LocalHost
 from dsv4ctl.stack import Worker
-from dsv4ctl.state import StackRecord, StateStore, planned
+from dsv4ctl.state import RESTART_FILES, StackRecord, StateStore, planned
 from dsv4ctl.supervisors.base import UnitHandle
 
 WORKER = Worker(
@@ -97,3 +97,13 @@ def test_a_handle_goes_to_its_worker_alone() -> None:
     two = replace(RECORD, workers=(planned(WORKER), replace(planned(WORKER), name="decode-0")))
     changed = two.with_handle("decode-0", HANDLE)
     assert [worker.handle for worker in changed.workers] == [None, HANDLE]
+
+
+def test_a_stack_that_is_forgotten_leaves_no_restart_and_no_secret_of_one(store: StateStore, tmp_path: Path) -> None:
+    store.save(RECORD)
+    folder = tmp_path / "stacks" / "x"
+    for name in RESTART_FILES:
+        (folder / name).write_text("{}")
+    (folder / "journal").mkdir()
+    store.delete("x")
+    assert [path.name for path in folder.iterdir()] == ["journal"]
