@@ -138,7 +138,7 @@ class StateStore:
         again_if_lost(lambda: self._host.write(self._record_path(record.stack), json.dumps(body, indent=1).encode()))
 
     def delete(self, stack: str) -> None:
-        """Forget a stack that is proven to be gone, and a restart of it that was never ended. Journals and logs stay."""
+        """Forget a stack that is proven to be gone, and a restart of it that never ended. Journals and logs stay."""
         paths = [self._record_path(stack), *(posixpath.join(self.directory(stack), name) for name in RESTART_FILES)]
         self._host.run(["rm", "-f", "--", *paths], deadline_s=10.0)
 
