@@ -96,6 +96,9 @@ def _held(fleet: Fleet, worker: "Worker", now: Callable[[], float]) -> Held:
         if response.status_code != _OK:
             return Held(worker.name, worker.role, None, why=f"HTTP {response.status_code}")
         loads = parse_loads(response.json())
+    except httpx.ConnectError:
+        # An engine that is ending closes its port first: nobody can be waiting for an answer from it any more.
+        return Held(worker.name, worker.role, 0, why="its port is closed")
     except (httpx.HTTPError, UnreadableLoads, ValueError) as error:
         return Held(worker.name, worker.role, None, why=str(error) or type(error).__name__)
     counts = [load.requests for load in loads]

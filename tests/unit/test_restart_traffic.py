@@ -1,0 +1,71 @@
+"""What engines still have, as they say it; one that is ending has nothing that anybody waits for."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from dsv4ctl.restart.traffic import drain, nothing_left, outstanding
+from dsv4ctl.stack import Worker
+
+WORKER = Worker("prefill-0", "prefill", "local", "u", (), {}, "127.0.0.1", 1, {"http": 1})
+NOW = 1000.0
+
+
+def load(**more: object) -> dict[str, object]:
+    queues = {"mode": "prefill", "prefill_inflight_queue_reqs": 2}
+    return {
+        "dp_rank": 0,
+        "timestamp": NOW,
+        "num_running_reqs": 1,
+        "num_waiting_reqs": 3,
+        "disaggregation": queues,
+        **more,
+    }
+
+
+def fleet(answer: Callable[[httpx.Request], httpx.Response]) -> Any:
+    host = SimpleNamespace(
+        http=lambda timeout_s: httpx.Client(transport=httpx.MockTransport(answer), timeout=timeout_s)
+    )
+    return {"local": SimpleNamespace(host=host)}
+
+
+def held(answer: Callable[[httpx.Request], httpx.Response]) -> str:
+    (one,) = outstanding(fleet(answer), [WORKER], now=lambda: NOW)
+    return str(one)
+
+
+def test_requests_of_all_queues_are_counted_and_the_oldest_is_known() -> None:
+    section = {"oldest_age_s": 12.5}
+    said = held(lambda _: httpx.Response(200, json={"loads": [load(dsv4=section)]}))
+    assert said == "prefill-0: 6, 2 of them inflight, the oldest for 12.5 s"
+    assert held(lambda _: httpx.Response(200, json={"loads": [load(timestamp=NOW - 40)]})).endswith("(as of 40 s ago)")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(503),
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, json={"loads": []}),
+        httpx.Response(200, json={"loads": [{"dp_rank": 0}]}),
+    ],
+)
+def test_what_cannot_be_read_is_unknown_and_not_nothing(answer: httpx.Response) -> None:
+    found = outstanding(fleet(lambda _: answer), [WORKER], now=lambda: NOW)
+    assert found[0].requests is None
+    assert not nothing_left(found)
+
+
+def test_an_engine_whose_port_is_closed_is_not_waited_for() -> None:
+    def refused(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    slept: list[float] = []
+    ended, found = drain(lambda: outstanding(fleet(refused), [WORKER]), within_s=30.0, sleep=slept.append)
+    assert ended
+    assert slept == []
+    assert str(found[0]) == "prefill-0: 0 (its port is closed)"
