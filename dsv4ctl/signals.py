@@ -1,5 +1,7 @@
 """Ctrl-C: the first one asks us to stop at the next safe point, the second stops us now."""
 
+import contextlib
+import queue
 import signal
 import threading
 import time
@@ -11,20 +13,26 @@ from dsv4ctl.errors import Interrupted
 
 
 class Interrupts:
-    """Whether the person asked us to stop. `sleep` is the sleep to give to `wait_until`: it ends early when asked."""
+    """Whether the person asked us to stop. `sleep` is the sleep to give to `wait_until`: it ends early when asked.
+
+    A signal handler runs in the middle of whatever its thread does, `sleep` included, whose lock a threading.Event
+    would take again there and never get. A SimpleQueue is made for being put into at such a moment.
+    """
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._asked = False
+        self._alarm: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.signal_name: str | None = None
 
     def ask(self, signal_name: str) -> None:
-        """Record the wish. Called from the signal handler, so it only sets flags."""
+        """Record the wish. Called from the signal handler, so it takes no lock."""
         self.signal_name = signal_name
-        self._asked.set()
+        self._asked = True
+        self._alarm.put(None)
 
     @property
     def asked(self) -> bool:
-        return self._asked.is_set()
+        return self._asked
 
     def check(self) -> None:
         """A safe point.
@@ -41,12 +49,17 @@ class Interrupts:
         Raises:
             Interrupted: the person asked us to stop, before or meanwhile.
         """
-        self._asked.wait(seconds)
+        with contextlib.suppress(queue.Empty):
+            self._alarm.get(timeout=seconds)
+            self._alarm.put(None)  # for other threads that sleep
         self.check()
 
     def acknowledge(self) -> None:
         """The wish is being carried out: what follows (cleaning up) is not to be stopped by it."""
-        self._asked.clear()
+        self._asked = False
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._alarm.get_nowait()
 
 
 @contextmanager

@@ -33,6 +33,30 @@ def test_a_signal_ends_the_sleep_at_once() -> None:
     assert time.monotonic() - began < 5
 
 
+UNDER_FIRE = """
+import random, signal, time
+from dsv4ctl.errors import Interrupted
+from dsv4ctl.signals import Interrupts
+rng, interrupts, heard = random.Random(4), Interrupts(), 0
+signal.signal(signal.SIGALRM, lambda *_: interrupts.ask("SIGALRM"))
+end = time.monotonic() + 4
+while time.monotonic() < end:
+    signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 1e-4))
+    try:
+        while True:
+            interrupts.sleep(1e-4)
+    except Interrupted:
+        interrupts.acknowledge()
+        heard += 1
+print(heard)
+"""
+
+
+def test_a_signal_at_any_moment_of_the_sleep_is_heard() -> None:
+    done = subprocess.run([sys.executable, "-c", UNDER_FIRE], stdout=subprocess.PIPE, text=True, timeout=30)
+    assert int(done.stdout) > 1000
+
+
 def test_the_handlers_of_before_are_back_afterwards() -> None:
     before = signal.getsignal(signal.SIGINT)
     with interruptible():
@@ -41,7 +65,7 @@ def test_the_handlers_of_before_are_back_afterwards() -> None:
 
 
 def test_the_second_signal_is_for_now() -> None:
-    body = "interrupts._asked.wait(30); print('asked', flush=True); [None for _ in iter(int, 1)]"
+    body = "[None for _ in iter(lambda: interrupts.asked, True)]; print('asked', flush=True); [None for _ in iter(int, 1)]"
     with subprocess.Popen([sys.executable, "-c", CHILD.format(body=body)], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
