@@ -65,7 +65,9 @@ def test_the_handlers_of_before_are_back_afterwards() -> None:
 
 
 def test_the_second_signal_is_for_now() -> None:
-    body = "[None for _ in iter(lambda: interrupts.asked, True)]; print('asked', flush=True); [None for _ in iter(int, 1)]"
+    body = (
+        "[None for _ in iter(lambda: interrupts.asked, True)]; print('asked', flush=True); [None for _ in iter(int, 1)]"
+    )
     with subprocess.Popen([sys.executable, "-c", CHILD.format(body=body)], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
