@@ -73,9 +73,12 @@ def write_profile(
     decode: int = 1,
     host: str = "local",
     more: str = "",
+    large_tokens: int = 1000,
 ) -> StackProfile:
     """A profile that extends a built-in one, on ports of its own. `more` is put in front of its tables.
 
+    The large canary is smaller than the built-in one's, which takes a fifth of a start: not every test of a start is
+    about prompts of several chunks.
     The stack's name is new in every run, so that what a run left behind cannot be taken for another's.
     """
     name = f"{name}-{os.getpid()}"
@@ -83,6 +86,7 @@ def write_profile(
     ports = [router, metrics]
     text = f'extends = "{extends}"\nname = "{name}"\n{more}\n'
     text += f'[router]\nhost = "{host}"\nport = {router}\nmetrics_port = {metrics}\n'
+    text += "" if "[canary]" in more else f"[canary]\nlarge_tokens = {large_tokens}\n"
     for role, count in (("prefill", prefill), ("decode", decode)):
         for _ in range(count):
             port, bootstrap = free_ports(2)

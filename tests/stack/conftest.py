@@ -30,7 +30,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def shared(dsv4: Dsv4, profiles: Path) -> Iterator[StackProfile]:
     """The disaggregated stack on the CPU, running and proven. A test that harms it uses a stack of its own."""
-    profile = write_profile(profiles, "shared", more="[env]\nSGLANG_DSV4_ALLOW_HOLD = 1")
+    profile = write_profile(profiles, "shared", more="[env]\nSGLANG_DSV4_ALLOW_HOLD = 1", large_tokens=6000)
     served = dsv4.invoke("serve", "--detach", profile.path)
     assert served.code == 0, served.err
     yield profile

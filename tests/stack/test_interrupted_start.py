@@ -7,40 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.engine import Dsv4, assert_gone, shm_files, write_profile
+from tests.interrupting import check_ctrl_c_at
 
 pytestmark = [pytest.mark.stack, pytest.mark.beside]
 
-STEPS = (
-    "model:local",
-    "start:prefill-0",
-    "start:decode-0",
-    "await:prefill-0",
-    "start:router",
-    "await:router",
-    "canary:large",
-    "readback:router",
-)
+# The steps between these: tests/soak/test_interrupted_start.py.
+STEPS = ("model:local", "start:prefill-0", "start:decode-0", "await:prefill-0", "canary:large")
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_ctrl_c_in_the_middle_of(step: str, tmp_path: Path) -> None:
-    before = shm_files()
-    mine = Dsv4(tmp_path / "state")
-    profile = write_profile(tmp_path, "interrupted")
-    serving = mine.start("serve", "-o", "jsonl", profile.path)
-    assert serving.stdout is not None
-    for line in serving.stdout:
-        event = json.loads(line).get("event", {})
-        if event.get("step") == step and event.get("state") == "begin":
-            serving.send_signal(signal.SIGINT)
-            break
-    else:
-        pytest.fail(f"the start ended before {step}")
-    out, errors = serving.communicate(timeout=90)
-    assert serving.returncode == 130, errors
-    assert json.loads(out.splitlines()[-1])["error"]["exit_code"] == 130
-    assert_gone(profile, before)
-    assert mine.run("status", profile.path).code == 3
+    check_ctrl_c_at(step, tmp_path)
 
 
 def test_a_second_ctrl_c_ends_what_was_started_at_once(tmp_path: Path) -> None:

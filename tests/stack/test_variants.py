@@ -31,7 +31,9 @@ def test_the_variant_serves(extends: str, prefill: int, decode: int, tmp_path: P
     before = shm_files()
     mine = Dsv4(tmp_path / "state")
     may_hold = "[env]\nSGLANG_DSV4_ALLOW_HOLD = 1"
-    profile = write_profile(tmp_path, f"v-{extends}", extends=extends, prefill=prefill, decode=decode, more=may_hold)
+    profile = write_profile(
+        tmp_path, f"v-{extends}", extends=extends, prefill=prefill, decode=decode, more=may_hold, large_tokens=6000
+    )
     served = mine.run("serve", "--detach", profile.path, timeout_s=300)
     assert served.code == 0, served.err
     check_equality(profile.url, None, lengths=LENGTHS)
