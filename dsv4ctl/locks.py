@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import HostUnreachable, OperationFailed, Refused
-from dsv4ctl.hosts.base import CommandLog
+from dsv4ctl.hosts.base import FOLLOWER_LEASE_S, CommandLog
 
 if TYPE_CHECKING:
     from dsv4ctl.hosts.base import Host, LogStream
 
 _ANSWER_WITHIN_S = 20.0
-# The host ends the old holder when it notices the loss, which is a moment after we do.
-_RETAKE_WITHIN_S = 10.0
+# The host ends the old holder when it notices the loss: a moment after we do, or when its lease is over, if the network
+# went away without a word.
+_RETAKE_WITHIN_S = FOLLOWER_LEASE_S + 15.0
 
 # $1 the lock's file, $2 its folder, $3 who we are, $4 how long to wait. Opening with <> neither truncates what the
 # holder wrote nor fails when the file is not there yet.
@@ -33,6 +34,10 @@ if flock -w "$4" 9; then
 fi
 printf 'busy %s\n' "$(head -n 1 -- "$1")"
 """
+
+
+class LockLost(Refused):
+    """A lock that went with its connection could not be taken again: somebody else may be at work (exit 6)."""
 
 
 class HeldLock:
@@ -79,16 +84,20 @@ class HeldLock:
         """Still hold it: a lock that went with its connection is taken again.
 
         Raises:
-            Refused: another dsv4ctl took it meanwhile.
+            LockLost: another dsv4ctl took it meanwhile.
             HostUnreachable
         """
-        try:
-            assert self._holder is not None
-            # The holder says nothing more: no line is the good answer.
-            self._holder.readline(0.0)
-        except (HostUnreachable, OperationFailed):
-            self.release()
-            self.take(_RETAKE_WITHIN_S)
+        if self._holder is not None:
+            try:
+                # The holder says nothing more: no line is the good answer.
+                self._holder.readline(0.0)
+            except (HostUnreachable, OperationFailed):
+                self.release()
+        if self._holder is None:
+            try:
+                self.take(_RETAKE_WITHIN_S)
+            except Refused as error:
+                raise LockLost(error.what, why=error.why, hint=error.hint) from error
 
     def release(self) -> None:
         """Let go of it."""

@@ -9,6 +9,7 @@ from dsv4ctl.launch import end_stack
 from dsv4ctl.live import LiveView, age_text
 from dsv4ctl.locks import hold_lock
 from dsv4ctl.signals import interruptible
+from dsv4ctl.state import StackRecord
 from dsv4ctl.targets import Target, open_target
 
 _COLUMNS = (Column("worker"), Column("host"), Column("pid", right=True), Column("state"), Column("age", right=True))
@@ -28,8 +29,8 @@ def run_stop(console: Console, ref: str | None, *, grace_s: float, yes: bool) ->
         console.confirm(f"End stack {target.name} on {', '.join(target.fleet)}?", yes=yes)
         for place in target.fleet.values():
             locks.enter_context(hold_lock(place.host, place.store.lock_path(target.name), "stop"))
-        # Between the look and the lock another dsv4ctl may have ended it.
-        records = tuple((host, record) for host, record in target.records if _still(target, host))
+        # Between the look and the lock another dsv4ctl may have ended it, or started it anew.
+        records = tuple((host, now) for host, record in target.records if (now := _now(target, host, record)))
         if not records:
             raise NothingRunning(f"stack {target.name} was ended by another dsv4ctl meanwhile")
         try:
@@ -57,8 +58,11 @@ def run_stop(console: Console, ref: str | None, *, grace_s: float, yes: bool) ->
         console.result({"stack": target.name, "seconds": round(seconds, 3), "killed": killed})
 
 
-def _still(target: Target, host: str) -> bool:
-    return host in target.unrecorded or target.fleet[host].store.load(target.name) is not None
+def _now(target: Target, host: str, record: StackRecord) -> StackRecord | None:
+    """What is recorded on a host by now; what was put together from units is as it was."""
+    if host in target.unrecorded:
+        return record
+    return target.fleet[host].store.load(target.name)
 
 
 def _show(console: Console, target: Target) -> None:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# A follower on the host ends when it has not heard from us for this long (see guard.py).
+FOLLOWER_LEASE_S = 60
+
 
 @dataclass(frozen=True)
 class Completed:
@@ -85,6 +88,10 @@ class Host(Protocol):
     @property
     def name(self) -> str:
         """As a person wrote it: `local`, or the name given to ssh."""
+
+    @property
+    def losses(self) -> int:
+        """How often the way to it was lost and found again so far: what was under way then was cut off by that."""
 
     def run(
         self,

@@ -23,8 +23,6 @@ CONNECT_TIMEOUT_S = 10.0
 # when there are more; a follower keeps its own for as long as it lives.
 COMMAND_SESSIONS = 6
 FOLLOWER_SESSIONS = 3
-# A follower on the host ends when it has not heard from us for this long (see guard.py).
-FOLLOWER_LEASE_S = 60
 RENEW_EVERY_S = 15.0
 JOIN_DEADLINE_S = 2.0
 # What sshd takes to free a session that we closed, at the most.

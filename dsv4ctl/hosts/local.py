@@ -39,6 +39,11 @@ class LocalHost:
     def name(self) -> str:
         return LOCAL
 
+    @property
+    def losses(self) -> int:
+        """None: there is no way to it."""
+        return 0
+
     def run(
         self,
         argv: Sequence[str],

@@ -11,7 +11,7 @@ import paramiko
 
 from dsv4ctl.errors import DeadlineExceeded, OperationFailed
 from dsv4ctl.hosts import guard, remote_files
-from dsv4ctl.hosts.base import Completed, LogSource, LogStream
+from dsv4ctl.hosts.base import FOLLOWER_LEASE_S, Completed, LogSource, LogStream
 from dsv4ctl.hosts.command import (
     cannot_start,
     check_command,
@@ -22,7 +22,6 @@ from dsv4ctl.hosts.command import (
     require_success,
 )
 from dsv4ctl.hosts.connection import (
-    FOLLOWER_LEASE_S,
     Connection,
     ConnectionLost,
     open_connection,
@@ -62,6 +61,7 @@ class SshHost:
         self._clock = clock
         self._lock = threading.Lock()
         self._main: Connection | None = None
+        self._opened = 0
         self._extra_lock = threading.Lock()
         self._extra: list[Connection] = []
         self._closed = False
@@ -69,6 +69,11 @@ class SshHost:
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def losses(self) -> int:
+        """How often the connection was opened anew (see `Host.losses`)."""
+        return max(0, self._opened - 1)
 
     def run(
         self,
@@ -218,6 +223,7 @@ class SshHost:
                     self._main.close()
                     self._main = None
                 self._main = self._open(end)
+                self._opened += 1
             return self._main
         finally:
             self._lock.release()

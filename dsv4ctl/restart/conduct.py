@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dsv4ctl.errors import Dsv4Error, HostUnreachable, Interrupted, VerificationFailed
+from dsv4ctl.errors import Dsv4Error, HostUnreachable, Interrupted, OperationFailed
 from dsv4ctl.journal import Diary, JournalSink
+from dsv4ctl.locks import LockLost
 from dsv4ctl.plan import Outcome, Step, Timed, execute
 from dsv4ctl.restart.acts import action_for
+from dsv4ctl.restart.ending import QUIET
 from dsv4ctl.restart.patch_table import Table, expected_table
 from dsv4ctl.restart.pending import Pending, state_of
 from dsv4ctl.restart.plan import Scope, co_restart_plan, ending_steps, starting_steps
@@ -17,8 +19,13 @@ from dsv4ctl.restart.running import read_running
 from dsv4ctl.serve import ServeContext
 from dsv4ctl.stack import Stack, Worker
 
+State = Literal["restarted", "rolled back", "failed"]
+
+FINISH = "finish"
+"""After the last step of the plan: what was done is written down, and nothing is under way any more."""
+
 _UNCORDON_WITHIN_S = 15.0
-_AT_THE_DOOR = frozenset({"uncordon", "traffic"})
+_AT_THE_DOOR = frozenset({"uncordon", "traffic", "start:router", "await:router", "readback:router", FINISH})
 
 
 @dataclass(frozen=True)
@@ -43,36 +50,39 @@ class Work:
 class Done:
     """What came of it. `downtime_s`: from the moment in which the router let nobody in any more (without a router, the
     engines were told to end) to the right answer through the entry; None where both were not seen in this run. `error`
-    is why the new configuration is not what runs now."""
+    is why the new configuration is not what runs now; where the state is failed, its hint names the state that the
+    stack is in, and what to do."""
 
     timeline: tuple[Timed, ...]
-    state: Literal["restarted", "rolled back"]
+    state: State
     downtime_s: float | None
     error: Dsv4Error | None = None
 
 
 class _Course:
-    """What was done so far, and when the doors were closed and opened."""
+    """What was done so far, and when the doors were closed and opened. A run that goes on with one that was cut off
+    does not know when they were closed."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, goes_on: bool) -> None:
         self._clock = clock
+        self._goes_on = goes_on
         self._closed_at: float | None = None
         self._opened_at: float | None = None
         self.timeline: list[Timed] = []
+        self.step = ""
 
-    def add(self, done: Sequence[Timed]) -> None:
-        self.timeline += done
-        for timed in done:
-            if timed.state != "done":
-                continue
-            if self._closed_at is None and (timed.step.id == "cordon" or timed.step.id.startswith("end:")):
-                self._closed_at = self._clock()
-            if timed.step.id == "traffic":
-                self._opened_at = self._clock()
+    def add(self, timed: Timed) -> None:
+        self.timeline.append(timed)
+        if timed.state != "done":
+            return
+        if self._closed_at is None and (timed.step.id == "cordon" or timed.step.id.startswith("end:")):
+            self._closed_at = self._clock()
+        if timed.step.id == "traffic":
+            self._opened_at = self._clock()
 
-    def done(self, state: Literal["restarted", "rolled back"], error: Dsv4Error | None = None) -> Done:
+    def done(self, state: State, error: Dsv4Error | None = None) -> Done:
         down = None
-        if self._closed_at is not None and self._opened_at is not None:
+        if self._closed_at is not None and self._opened_at is not None and not self._goes_on:
             down = round(self._opened_at - self._closed_at, 3)
         return Done(tuple(self.timeline), state, down, error)
 
@@ -81,16 +91,20 @@ def carry_out(work: Work) -> Done:
     """Do it.
 
     Raises:
-        Dsv4Error: a step failed; its hint names the state that the stack is in, and what to do.
+        KeyboardInterrupt: Ctrl-C twice; what state the stack is in was said.
     """
     restarting = Restarting(work.scope, work.context, work.before, work.pending, work.tables)
-    course = _Course(work.clock)
+    course = _Course(work.clock, goes_on=work.pending.phase != "serving")
     try:
         _execute(work, restarting, co_restart_plan(work.scope, work.context.canary), course)
+        course.step = FINISH
         restarting.finish()
     except (Dsv4Error, KeyboardInterrupt) as error:
         restarting.close()
-        return _failed(work, restarting, error, course)
+        try:
+            return _failed(work, restarting, error, course)
+        except Dsv4Error as final:
+            return course.done("failed", final)
     restarting.close()
     return course.done("restarted")
 
@@ -98,60 +112,93 @@ def carry_out(work: Work) -> Done:
 def _execute(work: Work, restarting: Restarting, steps: Sequence[Step], course: _Course) -> None:
     # One at a time, so that what was done is known when the next one fails.
     for step in steps:
-        done = execute(
-            (step,),
-            lambda step: action_for(restarting, step),
-            journal=work.journal,
-            interrupts=work.context.interrupts,
-            report=work.report,
-            before_step=work.before_step,
-        )
-        course.add(done)
+        course.step = step.id
+        began = work.clock()
+        try:
+            (timed,) = execute(
+                (step,),
+                lambda step: action_for(restarting, step),
+                journal=work.journal,
+                interrupts=work.context.interrupts,
+                report=work.report,
+                before_step=work.before_step,
+            )
+        except (Dsv4Error, KeyboardInterrupt):
+            course.add(Timed(step, "failed", work.clock() - began))
+            raise
+        course.add(timed)
 
 
 def _failed(work: Work, restarting: Restarting, error: Dsv4Error | KeyboardInterrupt, course: _Course) -> Done:
-    phase = restarting.pending.phase
+    """What follows from a failure, by how far this has come and by what failed.
+
+    Raises:
+        Dsv4Error: the failure, with the state that the stack is in and what to do.
+    """
+    phase, step = restarting.pending.phase, course.step
+    state = state_of(restarting.pending)
     # From here on a full disk stops nothing any more.
     work = replace(work, journal=Diary(work.journal, work.say))
-    work.journal.write("stopped", phase=phase, step=restarting.pending.step, error=str(error) or type(error).__name__)
-    if isinstance(error, KeyboardInterrupt | HostUnreachable):
-        if isinstance(error, Dsv4Error):
-            error.hint = f"{state_of(restarting.pending)}; when the host answers, run this again: it goes on from there"
+    work.journal.write("stopped", phase=phase, step=step, error=str(error) or type(error).__name__)
+    if isinstance(error, KeyboardInterrupt):
+        work.say(f"{state}; run `dsv4ctl co-restart` again: it goes on from there")
+        raise error
+    if isinstance(error, LockLost):
+        # Whoever has it may be at work on the very same things.
+        error.hint = f"{state}, unless the other has changed that: see `dsv4ctl status`"
         raise error
     if phase in {"serving", "cordoned"}:
         _let_in_again(work, restarting, error)
         raise error
+    if isinstance(error, HostUnreachable):
+        error.hint = f"{state}; when the host answers, run this again: it goes on from there"
+        raise error
     if isinstance(error, Interrupted):
         raise Interrupted(
-            f"{error.what}: {state_of(restarting.pending)}",
-            hint="run `dsv4ctl co-restart` again: it goes on from there",
+            f"{error.what}: {state}", hint="run `dsv4ctl co-restart` again: it goes on from there"
         ) from error
-    if phase in {"ending", "down"}:
-        error.hint = error.hint or f"{state_of(restarting.pending)}; run this again: it goes on from there"
+    if phase in {"ending", "down"} or step.partition(":")[0] in QUIET:
+        _advise(error, f"{state}; run this again: it goes on from there")
         raise error
-    if restarting.pending.step in _AT_THE_DOOR:
+    if step == FINISH:
+        _advise(error, "the stack is restarted, proven and serves, and that is not written down: run this again")
+        raise error
+    if step in _AT_THE_DOOR:
         # The engines have proven themselves: another configuration of theirs would not help.
-        said = "the engines run and have proven themselves, and the router does not serve them"
-        error.hint = "; ".join(filter(None, (error.hint, f"{said}: see to it and run this again")))
+        _advise(
+            error,
+            "the engines run and have proven themselves, and are not served to clients: see to the router and run this "
+            "again",
+        )
         raise error
     if not work.may_roll_back or not _differs(work):
         return _end_what_was_started(work, restarting, error)
     return _roll_back(work, restarting, error, course)
 
 
+def _advise(error: Dsv4Error, words: str) -> None:
+    error.hint = "; ".join(filter(None, (error.hint, words)))
+
+
 def _let_in_again(work: Work, restarting: Restarting, error: Dsv4Error) -> None:
     """Nothing was ended: the router gets its workers back, and nothing is under way any more."""
     work.context.interrupts.acknowledge()
+    cordoned = restarting.pending.phase == "cordoned"
+    serves = "nothing was ended" + (", and requests that they had were" if restarting.pending.step == "abort" else "")
     try:
-        if restarting.pending.phase == "cordoned" and work.scope.router is not None:
+        if cordoned and work.scope.router is not None and not work.scope.replace_router:
             with restarting.entry.host.http(timeout_s=_UNCORDON_WITHIN_S) as client:
                 router = restarting.router(client, work.scope.router.url)
                 router.add(restarting.pending.router, deadline_s=_UNCORDON_WITHIN_S)
+            serves += ", and the router has its workers again"
+    except Dsv4Error as second:
+        error.hint = f"nothing was ended, and the router did not get its workers back ({second}); run this again"
+        return
+    _advise(error, serves)
+    try:
         restarting.forget()
     except Dsv4Error as second:
-        error.hint = f"the router did not get its workers back ({second}); run this again, or `dsv4ctl stop`"
-        return
-    error.hint = "; ".join(filter(None, (error.hint, "nothing was ended, and the router serves as before")))
+        _advise(error, f"that this restart is over is not written down everywhere ({second})")
 
 
 def _differs(work: Work) -> bool:
@@ -172,7 +219,8 @@ def _ending(work: Work, restarting: Restarting, scope: Scope) -> Restarting:
     scope = replace(scope, leaving=tuple(one.name for one in running if one.name in names))
     kept = {name: record for name, record in work.context.kept.items() if name not in names}
     context = replace(work.context, stack=scope.stack, kept=kept, sets=work.pending.before_sets)
-    before = Before(running, work.before.gpus, work.before.abort_is_error, records)
+    pids = tuple(pid for one in work.before.running for pid in one.pids)
+    before = Before(running, work.before.gpus, work.before.abort_is_error, records, pids)
     tables = _tables(restarting, scope.engines)
     return Restarting(scope, context, before, restarting.pending, tables, on_trouble=work.say)
 
@@ -189,12 +237,12 @@ def _tables(restarting: Restarting, engines: Sequence[Worker]) -> dict[str, Tabl
 def _end_what_was_started(work: Work, restarting: Restarting, error: Dsv4Error) -> Done:
     """There is no way back: leave nothing half alive, and say so."""
     work.context.interrupts.acknowledge()
-    back = _ending(work, restarting, replace(work.scope, grace_s=0.0))
     names = ", ".join(worker.name for worker in work.scope.engines)
     try:
-        _execute(work, back, ending_steps(back.scope), _Course(work.clock))
+        back = _ending(work, restarting, replace(work.scope, grace_s=0.0))
+        _execute(work, back, ending_steps(back.scope), _Course(work.clock, goes_on=True))
     except Dsv4Error as second:
-        error.hint = f"what was started could not be ended either ({second}): see `dsv4ctl status`"
+        _advise(error, f"what was started was to be ended, and then: {second}; see `dsv4ctl status`")
         raise error from second
     why = (
         "it ran with this very configuration before"
@@ -206,8 +254,8 @@ def _end_what_was_started(work: Work, restarting: Restarting, error: Dsv4Error) 
     advice = (
         f"{names} are ended, and out of the router; there is no way back: {why}. Run this again, or change a setting"
     )
-    error.hint = "; ".join(filter(None, (error.hint, advice)))
-    raise error
+    # Exit 7 is for a stack that serves again as before; this one is down.
+    raise OperationFailed(error.what, why=error.why, hint="; ".join(filter(None, (error.hint, advice)))) from error
 
 
 def _roll_back(work: Work, restarting: Restarting, error: Dsv4Error, course: _Course) -> Done:
@@ -224,11 +272,18 @@ def _roll_back(work: Work, restarting: Restarting, error: Dsv4Error, course: _Co
         back.finish()
     except Dsv4Error as second:
         state = state_of((back or restarting).pending)
-        hint = f"{state}; run `dsv4ctl co-restart` again: it goes on with the old configuration"
+        hint = f"{state}; run `dsv4ctl co-restart` again: it goes on with what was set before"
         if isinstance(second, Interrupted):
             raise Interrupted(f"{second.what} on the way back to the old configuration", hint=hint) from second
-        what = f"the new configuration did not come up ({error}), and neither did the old one"
-        raise VerificationFailed(what, why=str(second), hint=hint) from second
+        failed = f"the new configuration did not come up ({error})"
+        if isinstance(second, HostUnreachable | LockLost):
+            second.hint = f"{failed}; {hint}"
+            raise
+        if course.step in _AT_THE_DOOR:
+            what = f"{failed}; the old one runs and has proven itself, and is not served to clients"
+        else:
+            what = f"{failed}, and the way back to the old one did not come to its end either"
+        raise OperationFailed(what, why=str(second), hint=hint) from second
     finally:
         if back is not None:
             back.close()

@@ -1,7 +1,7 @@
 """Until the old engines are gone: evidence, the closed door, requests that end, processes that end, and the proof."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import DeadlineExceeded, VerificationFailed
@@ -11,7 +11,7 @@ from dsv4ctl.procfs import listeners
 from dsv4ctl.restart.evidence import keep_evidence
 from dsv4ctl.restart.gpus import indices_of, not_given_back, read_gpu_use
 from dsv4ctl.restart.restarting import ABORT_PATCH, HTTP_TIMEOUT_S, Restarting
-from dsv4ctl.restart.traffic import abort_all, drain, nothing_left
+from dsv4ctl.restart.traffic import abort_all, drain, in_all, nothing_left
 from dsv4ctl.stack import Worker
 from dsv4ctl.waiting import wait_until
 
@@ -37,11 +37,17 @@ class Quiet:
     def already(self) -> str | None:
         restarting = self.restarting
         if self.step.id.startswith("evidence:"):
-            folder = restarting.pending.evidence.get(self.step.host, "")
-            return f"it is in {folder}, from before this was cut off" if restarting.pending.phase != "serving" else None
+            folder = restarting.pending.evidence[self.step.host]
+            if restarting.pending.phase == "serving" or not self._is_there(folder):
+                return None
+            return f"it is in {folder}, from before this was cut off"
         if self.step.id == "cordon":
             return None
         return None if restarting.leaving_workers() else "no engine that would be ended is running"
+
+    def _is_there(self, folder: str) -> bool:
+        host = self.restarting.fleet[self.step.host].host
+        return host.run(["test", "-d", folder], deadline_s=HTTP_TIMEOUT_S, check=False).returncode == 0
 
     def run(self) -> Facts:
         restarting, step = self.restarting, self.step
@@ -63,7 +69,8 @@ class Quiet:
         place = restarting.fleet[self.step.host]
         folder = restarting.pending.evidence[self.step.host]
         restarting.mark(self.step)
-        kept = keep_evidence(place, restarting.before.running, folder)
+        workers = restarting.scope.stack.workers
+        kept = keep_evidence(place, restarting.before.running, workers, folder, within_s=self.step.deadline_s)
         return {"folder": kept.folder, "files": kept.files, "missing": kept.missing}
 
     def _cordon(self) -> Facts:
@@ -77,7 +84,10 @@ class Quiet:
             # Written down before it is done: who goes on after us has to know what to put in again.
             # A restart that goes on where another was cut off may be further than that already.
             phase: Phase | None = "cordoned" if restarting.pending.phase == "serving" else None
-            restarting.mark(self.step, phase, router=there or restarting.pending.router)
+            # What it took out is not there any more, and has to be put in again all the same.
+            bases = {worker.base for worker in there}
+            before = tuple(worker for worker in restarting.pending.router if worker.base not in bases)
+            restarting.mark(self.step, phase, router=there + before)
             workers.remove(urls, deadline_s=self.step.deadline_s)
         return {"taken_out": [worker.base for worker in there]}
 
@@ -94,8 +104,8 @@ class Quiet:
         ended, after = drain(
             lambda: restarting.held(workers), within_s=self.step.deadline_s, sleep=restarting.context.interrupts.sleep
         )
-        most = max((one.requests or 0 for one in held), default=0)
-        facts |= {"aborted": most, "ended": ended, "refused": {name: why for name, why in said.items() if why}}
+        refused = {name: why for name, why in said.items() if why}
+        facts |= {"aborted": in_all(held) if len(refused) < len(said) else 0, "ended": ended, "refused": refused}
         return facts if ended else {**facts, "still": [str(one) for one in after if one.requests != 0]}
 
 
@@ -122,7 +132,7 @@ class Ending:
     def run(self) -> Facts:
         stopping, place = self.restarting.stopping, self.place
         if self.kind == "note":
-            return stopping.note(place)
+            return self._note()
         if self.kind == "end":
             self.restarting.mark(self.step, "ending")
             asked = [stopping.terminate(place, routers=routers)["asked"] for routers in (True, False)]
@@ -133,11 +143,19 @@ class Ending:
             return stopping.kill(place, self.step.deadline_s)
         return self._gone()
 
+    def _note(self) -> Facts:
+        facts = self.restarting.stopping.note(self.place)
+        # Written down: what is left of it after the end is ours, also to a run that goes on where this one is cut off.
+        if (record := self.place.store.load(self.restarting.pending.stack)) is not None:
+            self.place.store.save(replace(record, shm=tuple(sorted({*record.shm, *facts["segments"]}))))
+        return facts
+
     def _gone(self) -> Facts:
         restarting, place, step = self.restarting, self.place, self.step
         restarting.mark(step, "ending")
         proof = restarting.stopping.prove(place)
         ours = [pid for one in restarting.before.running if one.host == place.name for pid in one.pids]
+        ours += restarting.before.pids_of_old
         gpus = self._gpus_free(ours)
         self._ports_free()
         restarting.stopping.forget_units(place)
@@ -177,7 +195,7 @@ class Ending:
         place = self.place
         wanted = {
             port: f"the {purpose} port of {worker.name}"
-            for worker in self.restarting.scope.engines
+            for worker in self.restarting.scope.started_anew
             if worker.host == place.name
             for purpose, port in worker.ports.items()
         }

@@ -6,6 +6,7 @@ be had is said in missing.txt, and stops nothing: a stack that is worth restarti
 """
 
 import posixpath
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from dsv4ctl.restart.running import Running
 if TYPE_CHECKING:
     import httpx
 
+    from dsv4ctl.stack import Worker
+
 KEPT = 10
 """So many folders stay on a host; the oldest go."""
 
@@ -29,6 +32,7 @@ _COMMAND_DEADLINE_S = 15.0
 _LOG_BYTES = 256 * 1024
 _JOURNAL_LINES = "2000"
 _WORKERS_AT_ONCE = 8
+_SHORT, _LONG = 4, 8
 # The interpreter of an engine has py-spy beside it; a host may have one of its own.
 _STACKS = 'p="$(dirname -- "$1")/py-spy"; [ -x "$p" ] || p=py-spy; exec "$p" dump --nonblocking --pid "$2"'
 
@@ -50,8 +54,17 @@ def folder_of(place: Place, stack: str, moment: str) -> str:
     return posixpath.join(place.store.directory(stack), "evidence", moment)
 
 
-def keep_evidence(place: Place, running: Sequence[Running], folder: str) -> Kept:
-    """Gather what there is of a host's workers, side by side, each piece within its deadline, and write it down.
+def keep_evidence(
+    place: Place,
+    running: Sequence[Running],
+    plans: "Sequence[Worker]",
+    folder: str,
+    *,
+    within_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Kept:
+    """Gather what there is of a host's workers, side by side, and write it down. What has not begun within `within_s`
+    is left out, and said. `plans` have the secrets of workers that are dead.
 
     Raises:
         OperationFailed: the folder cannot be written.
@@ -62,13 +75,16 @@ def keep_evidence(place: Place, running: Sequence[Running], folder: str) -> Kept
     pieces.append(("nvidia-smi.txt", lambda: _output(place, ["nvidia-smi"])))
     missing: list[str] = []
     files: dict[str, bytes] = {}
+    end = clock() + within_s - _COMMAND_DEADLINE_S
     with ThreadPoolExecutor(_WORKERS_AT_ONCE) as pool:
-        for (name, _), (data, why) in zip(pieces, pool.map(_got, pieces), strict=True):
+        asked = pool.map(lambda piece: _got(piece) if clock() < end else (b"", "there was no time left for it"), pieces)
+        for (name, _), (data, why) in zip(pieces, asked, strict=True):
             if why:
                 missing.append(f"{name}: {why}")
             else:
                 files[name] = data
-    hidden = [pair for one in mine for pair in _secrets(one)]
+    hidden = [pair for one in mine for pair in _secrets(one.environ or {}, one.argv or ())]
+    hidden += [pair for plan in plans for pair in _secrets(plan.env, plan.argv)]
     for name, data in files.items():
         for secret, fingerprint in hidden:
             files[name] = data = data.replace(secret, fingerprint)
@@ -80,10 +96,13 @@ def keep_evidence(place: Place, running: Sequence[Running], folder: str) -> Kept
     return Kept(folder, len(files), tuple(missing))
 
 
-def _secrets(one: Running) -> list[tuple[bytes, bytes]]:
-    """Every secret of a worker with its fingerprint: an engine prints its arguments into its log, keys and all."""
-    found = [(value, redact(name, value)) for name, value in (one.environ or {}).items() if is_secret(name)]
-    argv = one.argv or ()
+def _secrets(environ: Mapping[str, str], argv: Sequence[str]) -> list[tuple[bytes, bytes]]:
+    """Every secret of a worker with its fingerprint: an engine prints its arguments into its log, keys and all.
+
+    A short number is none, whatever its variable is called (SGLANG_PATCH_TOKENIZER=1): every 1 would be gone.
+    """
+    found = [(value, redact(name, value)) for name, value in environ.items() if is_secret(name)]
+    found = [(value, shown) for value, shown in found if len(value) >= (_LONG if value.isdigit() else _SHORT)]
     # A flag and its value may be one word.
     found += [
         (word.rpartition("=")[2], shown.rpartition("=")[2])

@@ -97,9 +97,13 @@ def not_given_back(
     """What of our GPUs is still in use that was ours: a sentence for each, none when all is free again.
 
     What others held before they may hold still. Where nvidia-smi names no process (in a container), memory has to have
-    become less than half of what it was: nobody can say whose the rest is.
+    become less than half of what it was: nobody can say whose the rest is. Without any process of `ours` there was
+    nothing to give back.
     """
+    if not ours:
+        return ()
     words: list[str] = []
+    named = any(gpu.holders for gpu in (*before, *now))
     was = {gpu.index: gpu for gpu in before}
     for gpu in now:
         if gpu.index not in gpus or gpu.index not in was:
@@ -109,7 +113,7 @@ def not_given_back(
             words.append(f"GPU {gpu.index} is still held by pid {', '.join(map(str, still))}")
             continue
         held = sum(mib for pid, mib in was[gpu.index].holders.items() if pid in ours)
-        limit = was[gpu.index].used_mib - held + _SLACK_MIB if held else was[gpu.index].used_mib // 2 + _SLACK_MIB
+        limit = was[gpu.index].used_mib - held + _SLACK_MIB if named else was[gpu.index].used_mib // 2 + _SLACK_MIB
         # Others may have taken more meanwhile: theirs is not ours to wait for.
         others_more = sum(gpu.holders.values()) - (sum(was[gpu.index].holders.values()) - held)
         if gpu.used_mib > limit + max(0, others_more):

@@ -4,10 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dsv4ctl.errors import UsageError
 from dsv4ctl.profile.overrides import is_override, taken_out
-from dsv4ctl.redaction import is_secret, redact
+from dsv4ctl.redaction import is_fingerprint, is_secret, is_secret_flag, redact
 
 Sets = tuple[str, ...]
 """The texts that `overrides.parse_sets` reads, in their order."""
+
+_REDACTED = "SECRET"
+"""A name under which everything is redacted."""
+
+_QUOTES = "\"'"
 
 
 def of_role(text: str) -> str:
@@ -19,7 +24,9 @@ def of_role(text: str) -> str:
     role, colon, rest = text.partition(":")
     key, equals, _ = rest.partition("=")
     if not colon or not equals or not role or not key or "=" in role:
-        raise UsageError(f"--role-set {text}: must be ROLE:KEY=VALUE", hint="e.g. --role-set decode:SGLANG_LOG_MS=1")
+        # Without its value, which may be a secret.
+        shown = text.partition("=")[0]
+        raise UsageError(f"--role-set {shown}: must be ROLE:KEY=VALUE", hint="e.g. --role-set decode:SGLANG_LOG_MS=1")
     return f"{role}.{rest}"
 
 
@@ -49,13 +56,16 @@ def redacted(sets: Iterable[str]) -> Sets:
     return tuple(_redacted(text) for text in sets)
 
 
-def restored(sets: Iterable[str], environs: Iterable[Mapping[str, str]]) -> Sets:
-    """The layers with their secrets, which are found by their fingerprints in what runs.
+def restored(sets: Iterable[str], environs: Iterable[Mapping[str, str]], argvs: Iterable[Sequence[str]]) -> Sets:
+    """The layers with their secrets, which are found by their fingerprints in what runs: environments and commands.
 
     Raises:
         UsageError: one is not there; it has to be set again.
     """
-    known = list(environs)
+    known = {redact(_REDACTED, value): value for environ in environs for value in environ.values()}
+    known |= {
+        redact(_REDACTED, part): part for argv in argvs for word in argv for part in (word, word.partition("=")[2])
+    }
     return tuple(_restored(text, known) for text in sets)
 
 
@@ -67,22 +77,29 @@ def _key(text: str) -> str:
 
 def _redacted(text: str) -> str:
     key, equals, value = text.partition("=")
-    return f"{key}={redact(_name(key), value)}" if equals else text
+    # A flag's value may stand in quotes, which it has not in a command line.
+    return f"{key}={redact(_REDACTED, value.strip(_QUOTES))}" if equals and _holds_secret(key) else text
 
 
-def _restored(text: str, environs: Sequence[Mapping[str, str]]) -> str:
+def _restored(text: str, known: Mapping[str, str]) -> str:
     key, equals, stored = text.partition("=")
-    name = _name(key)
-    if not equals or not is_secret(name) or not stored:
+    if not equals or not is_fingerprint(stored):
         return text
-    for environ in environs:
-        if name in environ and redact(name, environ[name]) == stored:
-            return f"{key}={environ[name]}"
+    if stored in known:
+        return f"{key}={known[stored]}"
     raise UsageError(
         f"{key} was set at the start and is a secret that nobody kept",
         why="no engine that has it is running",
         hint=f"set it again (--set {key}=...), or take it out (--unset {key})",
     )
+
+
+def _holds_secret(key: str) -> bool:
+    """Whether what is set under this key is a secret: that of a variable or a flag may be, a profile's other values
+    are none."""
+    if not is_override(key):
+        return False
+    return is_secret_flag(_name(key)) if "args." in key else is_secret(_name(key))
 
 
 def _name(key: str) -> str:

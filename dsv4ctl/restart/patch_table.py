@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import httpx
 
     from dsv4ctl.hosts.base import Host
+    from dsv4ctl.stack import Worker
 
 METRIC = "dsv4_patch_info"
 _DEADLINE_S = 60.0
@@ -91,6 +92,11 @@ def running_table(client: "httpx.Client", url: str) -> Table:
         raise CannotLook(f"{url}/metrics answers HTTP {response.status_code}", hint="enable-metrics in the profile")
     points = parse_exposition(response.text).named(METRIC)
     return {point.labels["patch"]: point.labels["status"] for point in points if point.value}
+
+
+def tells(worker: "Worker") -> bool:
+    """Whether an engine that is started so exports its patches."""
+    return "--enable-metrics" in worker.argv
 
 
 def differences(expected: Table, running: Table) -> tuple[str, ...]:

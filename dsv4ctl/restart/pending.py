@@ -56,6 +56,9 @@ class Started:
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
+    listen: str
+    port: int
+    ports: Mapping[str, int]
 
 
 class PendingStore:
@@ -103,7 +106,10 @@ class PendingStore:
 
         Raises: as `save`.
         """
-        started = [{"name": worker.name, "argv": worker.argv, "env": dict(worker.env)} for worker in workers]
+        started = [
+            asdict(Started(worker.name, worker.argv, dict(worker.env), worker.listen, worker.port, dict(worker.ports)))
+            for worker in workers
+        ]
         self._write(self._path(_BEFORE), started)
 
     def delete(self) -> None:

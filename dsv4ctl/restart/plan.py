@@ -12,7 +12,7 @@ from dsv4ctl.stack import Stack, Worker
 if TYPE_CHECKING:
     from dsv4ctl.profile.schema import Canary
 
-_EVIDENCE_DEADLINE_S = 60.0
+EVIDENCE_DEADLINE_S = 60.0
 _ROUTER_DEADLINE_S = 15.0
 _ABORT_DEADLINE_S = 5.0
 _SIGNAL_DEADLINE_S = 10.0
@@ -28,7 +28,8 @@ class Scope:
     """What a restart is about.
 
     `stack` is the plan of everything; `engines` are those of it that are started anew, `leaving` names what is ended
-    first, `hosts` are all on which something is ended or started. `replace_router`: the router does not answer, so it
+    first, `hosts` are all on which something is ended or started; evidence is kept there and on the entry's.
+    `replace_router`: the router does not answer, so it
     is started anew as well; else it stays, and the engines are taken out of it and put in again.
     """
 
@@ -47,6 +48,16 @@ class Scope:
         return entry if entry not in self.stack.engines else None
 
     @property
+    def started_anew(self) -> tuple[Worker, ...]:
+        """All that is started: the engines, and the router where that is replaced."""
+        return (*self.engines, self.router) if self.router is not None and self.replace_router else self.engines
+
+    @property
+    def evidence_hosts(self) -> tuple[str, ...]:
+        """Where evidence is kept."""
+        return tuple(dict.fromkeys((*self.hosts, self.stack.entry.host)))
+
+    @property
     def hops(self) -> tuple[Hop, ...]:
         """As few pairs as touch every engine; the servers, where they do not disaggregate."""
         return covering(pairs_of(self.stack.workers))
@@ -56,7 +67,10 @@ def co_restart_plan(scope: Scope, canary: "Canary") -> tuple[Step, ...]:
     """Every step, in order. Pure."""
     return (
         *model_steps(scope.stack),
-        *(_on(host, "evidence", "keep evidence of what runs on {}", _EVIDENCE_DEADLINE_S) for host in scope.hosts),
+        *(
+            _on(host, "evidence", "keep evidence of what runs on {}", EVIDENCE_DEADLINE_S)
+            for host in scope.evidence_hosts
+        ),
         *_quiet_steps(scope),
         *ending_steps(scope),
         *starting_steps(scope, canary),
@@ -93,7 +107,9 @@ def starting_steps(scope: Scope, canary: "Canary") -> tuple[Step, ...]:
     for hop in scope.hops:
         title = f"a small and a large generation by {hop.name}, asked directly, answers checked"
         steps.append(Step(f"pair:{hop.name}", title, hop.server.host, 4 * canary.deadline_s))
-    steps.append(Step("idle", "no request is left in any engine", entry.host, _IDLE_DEADLINE_S))
+    if scope.router is not None:
+        # Without a router nothing keeps clients away from an engine that answers.
+        steps.append(Step("idle", "no request is left in any engine", entry.host, _IDLE_DEADLINE_S))
     steps += [read_back_step(worker) for worker in scope.engines]
     steps += [
         Step(

@@ -11,11 +11,11 @@ from dsv4ctl.knobs import lint_on
 from dsv4ctl.launch import Launch
 from dsv4ctl.live import LiveView
 from dsv4ctl.profile.schema import ROUTER
-from dsv4ctl.restart.agreement import disagreements, settings_of
+from dsv4ctl.restart.agreement import Settings, by_argv, disagreements, settings_of
 from dsv4ctl.restart.changes import Change, changes_of
 from dsv4ctl.restart.checks import Checked, check_new, gpu_findings, read_gpus_of
 from dsv4ctl.restart.gpus import GpuUse
-from dsv4ctl.restart.patch_table import Table, running_table
+from dsv4ctl.restart.patch_table import Table, running_table, tells
 from dsv4ctl.restart.plan import Scope
 from dsv4ctl.restart.restarting import ABORT_PATCH
 from dsv4ctl.restart.router import RouterWorkers
@@ -24,6 +24,7 @@ from dsv4ctl.restart.safety import Safety, safety_of
 from dsv4ctl.restart.situation import Found, Only, Situation
 from dsv4ctl.restart.traffic import Held, outstanding
 from dsv4ctl.signals import Interrupts
+from dsv4ctl.stack import Worker
 
 GRACE_S = 2.0
 """What a drained engine gets to end by itself. SGLang looks only every 5 s whether it was asked to: waiting for that
@@ -80,7 +81,9 @@ def prepare(
     starting = [worker for worker in situation.engines if worker.name not in fresh]
     router = router_of(situation.running)
     silent = router is not None and not _router_answers(found, router, interrupts)
-    checked = check_new(launch, situation.engines, starting, situation.leaving)
+    anew = [worker for worker in stack.workers if silent and router is not None and worker.name == router.name]
+    gone = (*situation.leaving, router) if silent and router is not None else situation.leaving
+    checked = check_new(launch, situation.engines, [*starting, *anew], gone)
     gpus = read_gpus_of(launch, situation.engines)
     alive = {one.name for one in situation.leaving}
     # Also what has died: the supervisor still keeps a record of it.
@@ -94,7 +97,7 @@ def prepare(
         engines=situation.engines,
         leaving=tuple(sorted(ended | ({router.name} if silent and router is not None else set()))),
         hosts=tuple(
-            dict.fromkeys([*(worker.host for worker in situation.engines), *(r.host for r in situation.leaving)])
+            dict.fromkeys([*(worker.host for worker in (*situation.engines, *anew)), *(one.host for one in gone)])
         ),
         replace_router=silent,
         drain_s=drain_s,
@@ -103,6 +106,10 @@ def prepare(
     tables = {one.name: _table_now(found, one) for one in situation.running if one.record.role != ROUTER and one.alive}
     findings = [*checked.findings, *gpu_findings(gpus, situation.engines, situation.running)]
     findings += _agreement_now(found, situation)
+    findings += _agreement_with_the_other_side(situation, only)
+    findings += [
+        _unseen_patches(worker) for worker in situation.engines if checked.tables[worker.name] and not tells(worker)
+    ]
     findings += _router_findings(situation, router, silent=silent)
     return Prepared(
         situation=situation,
@@ -153,6 +160,29 @@ def _agreement_now(found: Found, situation: Situation) -> list[Finding]:
         replace(finding, severity=Severity.WARNING, message=f"as they run now, {finding.message}")
         for finding in disagreements(settings)
     ]
+
+
+def _agreement_with_the_other_side(situation: Situation, only: Only) -> list[Finding]:
+    """How the new side will fit to the one that runs on as it is, whatever the plan has for that."""
+    if only is None:
+        return []
+    new = [Settings(worker.name, worker.role, "the plan", by_argv(worker.argv)) for worker in situation.engines]
+    stays = [
+        Settings(one.name, one.record.role, "its command line", by_argv(one.argv))
+        for one in situation.running
+        if one.record.role not in {ROUTER, only} and one.argv is not None
+    ]
+    return list(disagreements([*new, *stays]))
+
+
+def _unseen_patches(worker: Worker) -> Finding:
+    return Finding(
+        "PATCHES_UNSEEN",
+        Severity.WARNING,
+        f"{worker.name} on {worker.host} will not say which patches it applied: it has no --enable-metrics",
+        "set args.enable-metrics = true in the profile",
+        {"worker": worker.name, "host": worker.host},
+    )
 
 
 def _router_findings(situation: Situation, router: Running | None, *, silent: bool) -> list[Finding]:

@@ -3,23 +3,26 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dsv4ctl.errors import VerificationFailed
+from dsv4ctl.errors import CannotLook, DeadlineExceeded, VerificationFailed
 from dsv4ctl.plan import Facts, Step
-from dsv4ctl.probe.conduct import Conduct, Record, questions_of
-from dsv4ctl.probe.hops import Caller, headers_of
+from dsv4ctl.probe.conduct import Conduct, Questions, Record, questions_of
+from dsv4ctl.probe.hops import Caller, Hop, headers_of
 from dsv4ctl.probe.link import Endpoint
 from dsv4ctl.probe.outcome import Exchange
 from dsv4ctl.probe.wire import Dialler
-from dsv4ctl.restart.patch_table import differences, running_table
+from dsv4ctl.restart.patch_table import Table, differences, running_table, tells
 from dsv4ctl.restart.restarting import HTTP_TIMEOUT_S, Restarting
 from dsv4ctl.restart.router import Registered
 from dsv4ctl.restart.traffic import drain
 from dsv4ctl.stack import Worker
+from dsv4ctl.waiting import wait_until
 
 PROVING = frozenset({"pair", "idle", "patches", "uncordon", "traffic"})
 """Kinds of steps that prove and let in."""
 
 _TOLD = 3
+# So often a proof is asked for again because the connection to the host was lost meanwhile.
+_LOSSES = 2
 
 
 @dataclass(frozen=True)
@@ -50,10 +53,32 @@ class Proving:
         hop = next(hop for hop in restarting.scope.hops if hop.name == name)
         context = restarting.context
         workers = {worker.name: worker for worker in restarting.scope.stack.workers}
+        before = self._losses(hop)
         questions = replace(
             questions_of(restarting.scope.stack.served_model, context.canary),
             headers=headers_of(flag_of(workers[hop.server.name].argv, "--api-key")),
         )
+        exchanges = self._asked(hop, questions)
+        for _ in range(_LOSSES):
+            lost = self._losses(hop)
+            if lost == before or not any(map(_is_wrong, exchanges)):
+                break
+            # What our own connection cut off says nothing of the engines.
+            before = lost
+            exchanges = self._asked(hop, questions)
+        wrong = [exchange for exchange in exchanges if _is_wrong(exchange)]
+        if wrong:
+            raise VerificationFailed(
+                f"{name} answered {len(exchanges) - len(wrong)} of {len(exchanges)} generations rightly",
+                why="; ".join(dict.fromkeys(_words(exchange) for exchange in wrong)),
+            )
+        return {"seconds": [round(exchange.reply.times.ended_s, 3) for exchange in exchanges]}
+
+    def _losses(self, hop: Hop) -> int:
+        return sum(self.restarting.fleet[host].host.losses for host in {place.host for place in hop.places})
+
+    def _asked(self, hop: Hop, questions: Questions) -> tuple[Exchange, ...]:
+        restarting, context = self.restarting, self.restarting.context
         record = Record(lambda _: None)
         diallers = {
             place.host: Dialler(restarting.fleet[place.host].host, context.interrupts.check) for place in hop.places
@@ -69,20 +94,14 @@ class Proving:
         finally:
             for dialler in diallers.values():
                 dialler.close()
-        wrong = [exchange for exchange in record.exchanges if exchange.failed or not exchange.seen]
-        if wrong:
-            raise VerificationFailed(
-                f"{name} answered {len(record.exchanges) - len(wrong)} of {len(record.exchanges)} generations rightly",
-                why="; ".join(dict.fromkeys(_words(exchange) for exchange in wrong)),
-            )
-        return {"seconds": [round(exchange.reply.times.ended_s, 3) for exchange in record.exchanges]}
+        return record.exchanges
 
     def _idle(self) -> Facts:
         restarting = self.restarting
         # Of an engine that runs on, others may be using it: only what was started has to be at rest.
         workers = restarting.scope.engines
         ended, held = drain(
-            lambda: restarting.held(workers),
+            lambda: tuple(one for one in restarting.held(workers) if not one.mute),
             within_s=self.step.deadline_s,
             sleep=restarting.context.interrupts.sleep,
         )
@@ -91,18 +110,45 @@ class Proving:
                 "requests are left in engines that should be at rest",
                 why="; ".join(str(one) for one in held if one.requests != 0),
             )
-        return {"engines": len(workers)}
+        return {"engines": len(workers), "at_rest": [one.worker for one in held]}
 
     def _patches(self, name: str) -> Facts:
         restarting = self.restarting
         worker = next(worker for worker in restarting.scope.engines if worker.name == name)
-        with restarting.fleet[worker.host].host.http(timeout_s=self.step.deadline_s) as client:
-            running = running_table(client, worker.url)
-        if wrong := differences(restarting.table_of(worker), running):
+        expected = restarting.table_of(worker)
+        if not tells(worker):
+            return {"unseen": f"{name} exports no metrics"}
+        running = self._table(worker)
+        if wrong := differences(expected, running):
             more = f"; and {len(wrong) - _TOLD} more" if len(wrong) > _TOLD else ""
             why = "; ".join(wrong[:_TOLD]) + more
             raise VerificationFailed(f"{name} does not have the patches it should have", why=why)
         return {"applied": sum(status == "applied" for status in running.values()), "patches": len(running)}
+
+    def _table(self, worker: Worker) -> Table:
+        """What it says. Once more while there is time: it has just answered, so a silence is that of a connection."""
+        restarting = self.restarting
+        said: list[CannotLook] = []
+
+        def table() -> tuple[Table] | None:
+            with restarting.fleet[worker.host].host.http(timeout_s=HTTP_TIMEOUT_S) as client:
+                try:
+                    return (running_table(client, worker.url),)
+                except CannotLook as error:
+                    said.append(error)
+                    return None
+
+        try:
+            (found,) = wait_until(
+                table,
+                deadline_s=self.step.deadline_s,
+                what=f"{worker.name} to say which patches it applied",
+                sleep=restarting.context.interrupts.sleep,
+            )
+        except DeadlineExceeded as error:
+            what = f"{worker.name} does not say which patches it applied"
+            raise VerificationFailed(what, why=str(said[-1])) from error
+        return found
 
     def _uncordon(self) -> Facts:
         restarting = self.restarting
@@ -143,6 +189,10 @@ def flag_of(argv: Sequence[str], flag: str) -> str | None:
         if word == flag and at + 1 < len(argv):
             return argv[at + 1]
     return None
+
+
+def _is_wrong(exchange: Exchange) -> bool:
+    return exchange.failed or not exchange.seen
 
 
 def _words(exchange: Exchange) -> str:

@@ -30,12 +30,14 @@ ABORT_PATCH = "abort-is-an-error"
 @dataclass(frozen=True)
 class Before:
     """What was there when the restart began: the workers that are ended first, what their GPUs held, whether an abort
-    of theirs reaches a client as an error, and the record of each host."""
+    of theirs reaches a client as an error, and the record of each host. On the way back, `pids_of_old` are those of the
+    engines that held the GPUs when that was looked at."""
 
     running: tuple[Running, ...]
     gpus: Mapping[str, tuple[GpuUse, ...]]
     abort_is_error: bool
     records: tuple[tuple[str, StackRecord], ...]
+    pids_of_old: tuple[int, ...] = ()
 
 
 class Restarting:
@@ -96,13 +98,14 @@ class Restarting:
             OperationFailed: it cannot be written; nothing goes on without.
         """
         changed = {"step": step.id, "phase": phase or self.pending.phase, **more}
-        self.pending = replace(self.pending, **changed)  # type: ignore[arg-type]
+        pending = replace(self.pending, **changed)  # type: ignore[arg-type]
         try:
-            self._store.save(self.pending)
+            self._store.save(pending)
         except OperationFailed as error:
             if self._on_trouble is None:
                 raise
             self._on_trouble(f"how far this has come is not written down: {error}")
+        self.pending = pending
 
     def finish(self) -> None:
         """It has proven itself: the stack is ready, and nothing more is under way."""

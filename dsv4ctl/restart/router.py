@@ -68,7 +68,8 @@ class RouterWorkers:
     def remove(self, urls: Iterable[str], *, deadline_s: float) -> tuple[Registered, ...]:
         """Take the workers of these URLs out; nothing new is sent to them then, and what is under way goes on.
 
-        Returns what was there.
+        Returns what was there. A Ctrl-C is heard when it is done: a removal that is still to come would undo what is
+        put in again.
 
         Raises:
             OperationFailed, CannotLook, DeadlineExceeded: the router did not do it.
@@ -82,12 +83,11 @@ class RouterWorkers:
             deadline_s=deadline_s,
             interval_s=_LOOK_EVERY_S,
             what=f"{self._name} to let go of {', '.join(sorted(wanted))}",
-            sleep=self._sleep,
         )
         return there
 
     def add(self, workers: Iterable[Registered], *, deadline_s: float) -> None:
-        """Put workers in, and wait until the router says that all of them are well.
+        """Put workers in, and wait until the router says that those which are said to be well are so.
 
         Raises:
             OperationFailed, CannotLook, DeadlineExceeded: the router did not do it.
@@ -99,8 +99,8 @@ class RouterWorkers:
                 self._ask("POST", "/workers", {"url": base, "worker_type": worker.kind, **worker.more})
 
         def well() -> bool:
-            seen = {worker.base for worker in self.listed() if worker.healthy}
-            return wanted.keys() <= seen
+            states = {worker.base: worker.healthy for worker in self.listed()}
+            return all(base in states and (states[base] or not worker.healthy) for base, worker in wanted.items())
 
         try:
             wait_until(

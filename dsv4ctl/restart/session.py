@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -65,6 +65,7 @@ def run_co_restart(console: Console, wanted: Wanted) -> None:
         _show(console, prepared)
         if wanted.dry_run:
             _print_plan(console, prepared)
+            _refuse_errors(prepared)
             return
         _refuse(prepared, wanted)
         _ask(console, prepared, wanted)
@@ -74,9 +75,10 @@ def run_co_restart(console: Console, wanted: Wanted) -> None:
                 lock.ensure()
 
         began = time.monotonic()
-        done = carry_out(_work(prepared, wanted, interrupts, view, ensure))
+        work = _work(prepared, wanted, interrupts, view, ensure)
+        done = carry_out(work)
         seconds = time.monotonic() - began
-    _report(console, prepared, done, seconds)
+    _report(console, prepared, done, work.pending.evidence, seconds)
 
 
 def _show(console: Console, prepared: Prepared) -> None:
@@ -115,18 +117,22 @@ def _print_plan(console: Console, prepared: Prepared) -> None:
 
 
 def _refuse(prepared: Prepared, wanted: Wanted) -> None:
+    _refuse_errors(prepared)
+    if prepared.safety is not None and not wanted.yes:
+        raise Refused(
+            f"{prepared.safety.side} was not restarted alone",
+            why=prepared.safety.why,
+            hint="add --yes to do it, or leave --only out: where both go, neither waits for the other",
+        )
+
+
+def _refuse_errors(prepared: Prepared) -> None:
     errors = [finding for finding in prepared.findings if finding.severity is Severity.ERROR]
     if errors:
         raise Refused(
             f"stack {prepared.situation.found.name} was not touched",
             why=f"the new configuration would not come up: {', '.join(sorted({finding.code for finding in errors}))}",
             hint=errors[0].remedy,
-        )
-    if prepared.safety is not None and not wanted.yes:
-        raise Refused(
-            f"{prepared.safety.side} was not restarted alone",
-            why=prepared.safety.why,
-            hint="add --yes to do it, or leave --only out: where both go, neither waits for the other",
         )
 
 
@@ -150,6 +156,8 @@ def _work(
     now = utc_now()
     moment = f"{now:%Y%m%dT%H%M%S}"
     sets = stored_sets(situation.loaded)
+    leaving = tuple(one.handle for one in situation.leaving if one.handle is not None)
+    evidence = {host: folder_of(found.fleet[host], found.name, moment) for host in prepared.scope.evidence_hosts}
     if pending is None:
         pending = Pending(
             stack=found.name,
@@ -157,16 +165,22 @@ def _work(
             phase="serving",
             step="",
             engines=tuple(worker.name for worker in situation.engines),
-            leaving=tuple(one.handle for one in situation.leaving if one.handle is not None),
+            leaving=leaving,
             sets=sets,
             before_sets=situation.before_sets,
-            evidence={host: folder_of(found.fleet[host], found.name, moment) for host in prepared.scope.hosts},
+            evidence=evidence,
         )
         for place in found.fleet.values():
             here = [worker for worker in situation.before or () if worker.host == place.name]
             PendingStore(place, found.name).save_before(here)
     else:
-        pending = replace(pending, sets=sets, engines=tuple(worker.name for worker in situation.engines))
+        pending = replace(
+            pending,
+            sets=sets,
+            engines=tuple(worker.name for worker in situation.engines),
+            leaving=tuple(dict.fromkeys((*pending.leaving, *leaving))),
+            evidence={**evidence, **pending.evidence},
+        )
     PendingStore(entry, found.name).save(pending)
     context = ServeContext(
         stack=stack,
@@ -197,17 +211,18 @@ def _work(
     )
 
 
-def _report(console: Console, prepared: Prepared, done: Done, seconds: float) -> None:
-    pending_evidence = [str(timed.facts["folder"]) for timed in done.timeline if "folder" in timed.facts]
-    error = None
-    if done.error is not None:
+def _report(console: Console, prepared: Prepared, done: Done, evidence: Mapping[str, str], seconds: float) -> None:
+    kept = {timed.step.host for timed in done.timeline if timed.step.id.startswith("evidence:")}
+    folders = [folder for host, folder in evidence.items() if host in kept]
+    error = done.error
+    if error is not None and done.state == "rolled back":
         error = VerificationFailed(
             f"the new configuration did not come up, and stack {prepared.situation.found.name} serves again as before",
-            why=str(done.error),
-            hint=done.error.hint,
+            why=str(error),
+            hint=error.hint,
         )
     if not console.machine:
-        show_report(console, done, seconds, pending_evidence)
+        show_report(console, done, seconds, folders)
     console.result(
         {
             "stack": prepared.situation.found.name,
@@ -215,7 +230,7 @@ def _report(console: Console, prepared: Prepared, done: Done, seconds: float) ->
             "seconds": round(seconds, 3),
             "downtime_s": done.downtime_s,
             "changes": prepared.changes,
-            "evidence": pending_evidence,
+            "evidence": folders,
             "steps": report_rows(done.timeline),
         },
         error,

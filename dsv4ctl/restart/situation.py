@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dsv4ctl.drift import drift_of
-from dsv4ctl.errors import NothingRunning, OperationFailed, UsageError
+from dsv4ctl.errors import NothingRunning, OperationFailed, Refused, UsageError
 from dsv4ctl.fleet import Fleet, OpenHost, open_fleet
 from dsv4ctl.profile.here import load_here
 from dsv4ctl.profile.loading import LoadedProfile
@@ -16,6 +16,7 @@ from dsv4ctl.restart.pending import Pending, PendingStore, Started
 from dsv4ctl.restart.running import Running, as_before, read_running
 from dsv4ctl.stack import Stack, Worker, build_stack, hosts_of
 from dsv4ctl.state import StackRecord, WorkerRecord, planned
+from dsv4ctl.supervisors.base import UnitState
 from dsv4ctl.targets import open_target, record_from_units
 
 Only = Literal["prefill", "decode"] | None
@@ -97,7 +98,8 @@ def look(found: Found, settings: Settings, only: Only) -> Situation:
 
     Raises:
         NothingRunning: there is no record of the stack, and no unit of it.
-        UsageError: what was set means nothing, or would move a worker to another host.
+        UsageError: what was set means nothing; or the profile has other workers than were started, or elsewhere.
+        Refused: one side alone, and the other is not there.
         HostUnreachable
     """
     fleet, name = found.fleet, found.name
@@ -109,7 +111,8 @@ def look(found: Found, settings: Settings, only: Only) -> Situation:
     before_kept = pending.sets if pending is not None else records[0][1].sets
     known = tuple(started for place in fleet.values() for started in PendingStore(place, name).load_before())
     environs = [one.environ for one in running if one.environ is not None] + [started.env for started in known]
-    sets = restored(layered(before_kept, settings.sets, settings.unsets), environs)
+    argvs = [one.argv for one in running if one.argv is not None] + [started.argv for started in known]
+    sets = restored(layered(before_kept, settings.sets, settings.unsets), environs, argvs)
     ref = found.loaded.found.path
     loaded = load_here(str(ref), sets)
     if set(hosts_of(loaded.profile)) - set(fleet):
@@ -119,6 +122,9 @@ def look(found: Found, settings: Settings, only: Only) -> Situation:
     mine = tuple(one for one in running if one.record.role != ROUTER and only in (None, one.record.role))
     if not engines or not mine:
         raise UsageError(f"stack {name} has no {only or 'engine'} to restart")
+    _check_same_workers(name, stack, running)
+    if only is not None:
+        _check_other_side(name, only, pending, running)
     fresh = _fresh(found, pending, mine, engines)
     leaving = tuple(one for one in mine if one.alive and one.name not in {record.name for record in fresh})
     if leaving:
@@ -127,6 +133,39 @@ def look(found: Found, settings: Settings, only: Only) -> Situation:
     before = _before(pending, known, old_stack, mine)
     before_sets = records[0][1].sets if pending is None else pending.before_sets
     return Situation(found, records, running, pending, loaded, stack, engines, leaving, fresh, before, before_sets)
+
+
+def _check_same_workers(name: str, stack: Stack, running: Sequence[Running]) -> None:
+    """A restart starts what ran: nothing is added, taken away or moved by an edited profile."""
+    plan = {(worker.name, worker.host) for worker in stack.workers}
+    record = {(one.name, one.host) for one in running}
+    if plan == record:
+        return
+    words = [f"{worker} on {host} is in the profile, and was not started" for worker, host in sorted(plan - record)]
+    words += [f"{worker} on {host} was started, and is not in the profile" for worker, host in sorted(record - plan)]
+    raise UsageError(
+        f"the profile of stack {name} has other workers than the stack that was started",
+        why="; ".join(words),
+        hint="`dsv4ctl stop`, then `dsv4ctl serve`; or take that change of the profile back",
+    )
+
+
+def _check_other_side(name: str, only: Only, pending: Pending | None, running: Sequence[Running]) -> None:
+    """One side alone is no help where the other is not there, or has a restart of its own to be ended."""
+    down = [one for one in running if one.record.role not in {ROUTER, only} and one.state is not UnitState.RUNNING]
+    if down:
+        raise Refused(
+            f"{only} of stack {name} was not restarted alone",
+            why=f"{', '.join(one.name for one in down)} of the other side is not running",
+            hint="leave --only out: both sides are started then",
+        )
+    sides = {one.record.role for one in running if pending is not None and one.name in pending.engines}
+    if sides - {only}:
+        raise Refused(
+            f"{only} of stack {name} was not restarted alone",
+            why="a restart of both sides was begun and has not ended",
+            hint="leave --only out: that goes on with it",
+        )
 
 
 def _records(found: Found, stack: Stack) -> tuple[tuple[str, StackRecord], ...]:
@@ -147,7 +186,8 @@ def _fresh(
     if pending is None:
         return ()
     old = {(handle.pid, handle.start_ticks) for handle in pending.leaving}
-    plans = {worker.name: planned(worker) for worker in engines}
+    # What it was not to restart has not been started by it, old as it may be.
+    plans = {worker.name: planned(worker) for worker in engines if worker.name in pending.engines}
     fresh: list[WorkerRecord] = []
     for one in mine:
         plan = plans.get(one.name)
@@ -168,11 +208,19 @@ def _before(
     pending: Pending | None, known: Sequence[Started], old: Stack, mine: Sequence[Running]
 ) -> tuple[Worker, ...] | None:
     """What is started again if the new configuration does not come up."""
-    if pending is None or not pending.leaving:
+    if pending is None:
         return as_before(old, mine)
+    # The records are those of what the restart that was cut off has started.
     started = {one.name: one for one in known}
     workers = [
-        replace(worker, argv=started[worker.name].argv, env=started[worker.name].env)
+        replace(
+            worker,
+            argv=started[worker.name].argv,
+            env=started[worker.name].env,
+            listen=started[worker.name].listen,
+            port=started[worker.name].port,
+            ports=started[worker.name].ports,
+        )
         for worker in old.engines
         if worker.name in started
     ]

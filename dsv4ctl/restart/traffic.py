@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsv4ctl.errors import DeadlineExceeded, HostUnreachable
+from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed
 from dsv4ctl.fleet import Fleet
 from dsv4ctl.metrics.loads import PATH, UnreadableLoads, parse_loads
+from dsv4ctl.procfs import listeners
 from dsv4ctl.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -17,13 +18,14 @@ _HTTP_TIMEOUT_S = 2.0
 _LOOK_EVERY_S = 0.2
 # A scheduler that publishes nothing for so long stands still; a stock one that has nothing to do is as silent.
 _SILENT_S = 5.0
-_OK = 200
+_OK, _NOT_FOUND = 200, 404
 
 
 @dataclass(frozen=True)
 class Held:
     """What one engine has. `requests` is None where it does not say, and `why` says why. `oldest_s` is the age of the
-    oldest in prefill's inflight queue, `inflight` how many are in it; None on an engine that does not tell."""
+    oldest in prefill's inflight queue, `inflight` how many are in it; None on an engine that does not tell. `mute`: it
+    answers, and is of a kind that does not tell."""
 
     worker: str
     role: str
@@ -31,6 +33,7 @@ class Held:
     inflight: int | None = None
     oldest_s: float | None = None
     why: str = ""
+    mute: bool = False
 
     def __str__(self) -> str:
         if self.requests is None:
@@ -94,16 +97,19 @@ def _held(fleet: Fleet, worker: "Worker", now: Callable[[], float]) -> Held:
         with fleet[worker.host].host.http(timeout_s=_HTTP_TIMEOUT_S) as client:
             response = client.get(f"{worker.url}{PATH}")
         if response.status_code != _OK:
-            return Held(worker.name, worker.role, None, why=f"HTTP {response.status_code}")
+            mute = response.status_code == _NOT_FOUND
+            return Held(worker.name, worker.role, None, why=f"HTTP {response.status_code}", mute=mute)
         loads = parse_loads(response.json())
-    except httpx.ConnectError:
+    except httpx.ConnectError as error:
         # An engine that is ending closes its port first: nobody can be waiting for an answer from it any more.
-        return Held(worker.name, worker.role, 0, why="its port is closed")
+        if _port_is_closed(fleet, worker):
+            return Held(worker.name, worker.role, 0, why="its port is closed")
+        return Held(worker.name, worker.role, None, why=str(error) or type(error).__name__)
     except (httpx.HTTPError, UnreadableLoads, ValueError) as error:
         return Held(worker.name, worker.role, None, why=str(error) or type(error).__name__)
     counts = [load.requests for load in loads]
     if not loads or None in counts:
-        return Held(worker.name, worker.role, None, why="its answer has no count")
+        return Held(worker.name, worker.role, None, why="its answer has no count", mute=True)
     published = [load.published_at for load in loads if load.published_at is not None]
     silent_s = now() - min(published) if published else 0.0
     inflight = [load.inflight for load in loads if load.inflight is not None]
@@ -116,3 +122,20 @@ def _held(fleet: Fleet, worker: "Worker", now: Callable[[], float]) -> Held:
         max(ages) if ages else None,
         f"as of {silent_s:.0f} s ago" if silent_s > _SILENT_S else "",
     )
+
+
+def _port_is_closed(fleet: Fleet, worker: "Worker") -> bool:
+    """Whether nobody listens there, as the host says: a connection may also fail on the way to it."""
+    try:
+        held = listeners(fleet[worker.host].host)
+    except (HostUnreachable, OperationFailed):
+        return False
+    return all(listener.port != worker.port for listener in held)
+
+
+def in_all(held: Sequence[Held]) -> int:
+    """How many requests there are at most: one of a pair is counted by prefill and by decode."""
+    by_role: dict[str, int] = {}
+    for one in held:
+        by_role[one.role] = by_role.get(one.role, 0) + (one.requests or 0)
+    return max(by_role.values(), default=0)

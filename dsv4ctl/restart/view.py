@@ -84,12 +84,18 @@ def show_report(console: Console, done: Done, seconds: float, evidence: Sequence
         console.say(f"evidence: {folder}")
     down = done.downtime_s
     silent = f"; no new request was taken for {down:.1f} s" if down is not None else ""
-    what = "restarted and proven" if done.state == "restarted" else "rolled back and proven"
-    console.say(f"{what} in {age_text(seconds)}{silent}")
+    what = {
+        "restarted": "restarted and proven in",
+        "rolled back": "rolled back and proven in",
+        "failed": "failed after",
+    }
+    console.say(f"{what[done.state]} {age_text(seconds)}{silent}")
 
 
 def _words(timed: Timed) -> list[str]:
     facts, kind = timed.facts, timed.step.id.partition(":")[0]
+    if timed.state == "failed":
+        return [f"{timed.step.title}: FAILED"]
     if kind == "drain" and timed.state == "done":
         left = list(facts.get("left", ()))
         return ["all had ended"] if facts.get("drained") else [f"left: {', '.join(left)}"]

@@ -51,6 +51,30 @@ def test_secrets_are_fingerprints_and_are_found_in_what_runs() -> None:
     stored = redacted(sets)
     assert "abc" not in "".join(stored)
     assert stored[2:] == sets[2:]
-    assert restored(stored, [{"HF_TOKEN": "other"}, {"HF_TOKEN": "abc", "MY_API_KEY": "xyz"}]) == sets
+    assert restored(stored, [{"HF_TOKEN": "other"}, {"HF_TOKEN": "abc", "MY_API_KEY": "xyz"}], []) == sets
     with pytest.raises(UsageError, match="HF_TOKEN was set at the start and is a secret that nobody kept"):
-        restored(stored, [{"HF_TOKEN": "other"}])
+        restored(stored, [{"HF_TOKEN": "other"}], [])
+    # Set anew it is no fingerprint, and nobody has to have kept it.
+    assert restored(layered(stored, ["HF_TOKEN=new"], ["decode.MY_API_KEY"]), [], [])[-2] == "HF_TOKEN=new"
+
+
+@pytest.mark.parametrize(
+    "text", ["args.max-total-tokens=9", "decode.args.num-reserved-decode-tokens=9", "canary.large_tokens=9"]
+)
+def test_what_only_sounds_like_a_secret_is_stored_as_it_is(text: str) -> None:
+    assert redacted([text]) == (text,)
+    assert restored([text], [], []) == (text,)
+
+
+@pytest.mark.parametrize("value", ["sk-1", '"sk-1"'])
+@pytest.mark.parametrize("argv", [("python", "--api-key", "sk-1"), ("python", "--api-key=sk-1")])
+def test_a_secret_flag_is_found_in_the_command_that_runs(value: str, argv: tuple[str, ...]) -> None:
+    stored = redacted([f"args.api-key={value}"])
+    assert "sk-1" not in stored[0]
+    assert restored(stored, [], [argv]) == ("args.api-key=sk-1",)
+
+
+def test_a_role_that_was_forgotten_does_not_show_the_secret() -> None:
+    with pytest.raises(UsageError) as caught:
+        of_role("HF_TOKEN=hf_abc")
+    assert "hf_abc" not in str(caught.value)

@@ -127,6 +127,19 @@ def test_where_no_process_is_shown_memory_has_to_have_become_less_than_half() ->
     assert "GPU 0 has 80000 MiB in use" in not_given_back(before, (GpuUse(0, 80_000, {}),), {0}, {100})[0]
 
 
+def test_a_tenant_is_not_waited_for_where_none_of_ours_was_alive() -> None:
+    tenant = (GpuUse(0, 70_000, {9: 69_000}),)
+    assert not_given_back(tenant, tenant, {0}, {100}) == ()
+    assert not_given_back((GpuUse(0, 70_000, {}),), (GpuUse(0, 70_000, {}),), {0}, ()) == ()
+
+
+def test_on_the_way_back_the_memory_of_the_first_engines_has_to_be_free_too() -> None:
+    before = (GpuUse(0, 91_000, {9: 1_000, 100: 90_000}),)
+    assert not_given_back(before, (GpuUse(0, 1_020, {9: 1_000}),), {0}, {100, 200}) == ()
+    (words,) = not_given_back(before, (GpuUse(0, 60_000, {9: 1_000}),), {0}, {100, 200})
+    assert "60000 MiB in use, and had 1064 MiB" in words
+
+
 def test_one_side_alone_is_safe_for_a_version_and_patches_that_were_tried() -> None:
     applied = dict.fromkeys(
         ("lost-decode", "lost-messages", "settled-pages", "peer-reconnect", "lost-prefill", "absent-prefill",

@@ -7,11 +7,14 @@ from typing import Any
 import httpx
 import pytest
 
-from dsv4ctl.restart.traffic import drain, nothing_left, outstanding
+from dsv4ctl.errors import HostUnreachable
+from dsv4ctl.hosts.local import LocalHost
+from dsv4ctl.restart.traffic import Held, drain, in_all, nothing_left, outstanding
 from dsv4ctl.stack import Worker
 
 WORKER = Worker("prefill-0", "prefill", "local", "u", (), {}, "127.0.0.1", 1, {"http": 1})
 NOW = 1000.0
+HOST = LocalHost()
 
 
 def load(**more: object) -> dict[str, object]:
@@ -26,9 +29,9 @@ def load(**more: object) -> dict[str, object]:
     }
 
 
-def fleet(answer: Callable[[httpx.Request], httpx.Response]) -> Any:
+def fleet(answer: Callable[[httpx.Request], httpx.Response], run: Callable[..., object] = HOST.run) -> Any:
     host = SimpleNamespace(
-        http=lambda timeout_s: httpx.Client(transport=httpx.MockTransport(answer), timeout=timeout_s)
+        http=lambda timeout_s: httpx.Client(transport=httpx.MockTransport(answer), timeout=timeout_s), run=run
     )
     return {"local": SimpleNamespace(host=host)}
 
@@ -69,3 +72,27 @@ def test_an_engine_whose_port_is_closed_is_not_waited_for() -> None:
     assert ended
     assert slept == []
     assert str(found[0]) == "prefill-0: 0 (its port is closed)"
+
+
+def test_a_host_that_cannot_be_asked_is_no_closed_port() -> None:
+    def lost(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("the way there is cut", request=request)
+
+    def run(*_: object, **__: object) -> object:
+        raise HostUnreachable("box: no route")
+
+    (one,) = outstanding(fleet(lost, run), [WORKER])
+    assert (one.requests, one.mute, one.why) == (None, False, "the way there is cut")
+
+
+def test_an_engine_of_a_kind_that_does_not_tell_is_known_for_that() -> None:
+    (one,) = outstanding(fleet(lambda _: httpx.Response(404)), [WORKER])
+    assert (one.requests, one.mute) == (None, True)
+    (busy,) = outstanding(fleet(lambda _: httpx.Response(503)), [WORKER])
+    assert (busy.requests, busy.mute) == (None, False)
+
+
+def test_a_request_of_a_pair_is_one_and_those_of_two_pairs_add_up() -> None:
+    pairs = [Held(f"{role}-{number}", role, 3) for role in ("prefill", "decode") for number in (0, 1)]
+    assert in_all(pairs) == 6
+    assert in_all([Held("decode-0", "decode", None)]) == 0
