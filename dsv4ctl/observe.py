@@ -183,7 +183,7 @@ class Watch:
         assert record.handle is not None
         stream = self._streams.get(record.name)
         if stream is None:
-            stream = place.host.follow(place.supervisor.log(record.unit), tail_lines=_WHOLE_LOG)
+            stream = place.host.follow(place.supervisor.log(record.unit, record.handle), tail_lines=_WHOLE_LOG)
             self._streams[record.name] = self._exit.enter_context(stream)
         try:
             while (line := stream.readline(patience_s)) is not None:

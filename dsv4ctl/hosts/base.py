@@ -41,10 +41,12 @@ class FileLog:
 
 @dataclass(frozen=True)
 class JournalLog:
-    """The journal of one systemd unit. `user` says which manager's journal."""
+    """The journal of one systemd unit. `user` says which manager's journal; `invocation`, where it is given, leaves out
+    all but one start of it."""
 
     unit: str
     user: bool = True
+    invocation: str | None = None
 
 
 @dataclass(frozen=True)

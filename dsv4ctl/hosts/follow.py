@@ -51,12 +51,13 @@ while :; do
 done
 """
 
-# $1 how many old lines, $2 the option that chooses the unit.
+# $1 how many old lines, then the option that chooses the unit, and what else a line must have.
 _FOLLOW_JOURNAL = r"""
-old=$1 unit=$2
-if [ "$old" = 0 ]; then set -- --since "@$(date +%s.%N)" --no-tail; else set -- --lines "$old"; fi
+old=$1
+shift
+if [ "$old" = 0 ]; then set -- --since "@$(date +%s.%N)" --no-tail "$@"; else set -- --lines "$old" "$@"; fi
 printf '\036dsv4ctl: following\n'
-exec journalctl --follow --output cat --no-pager --quiet "$@" "$unit"
+exec journalctl --follow --output cat --no-pager --quiet "$@"
 """
 
 _FOLLOW_COMMAND = r"""
@@ -75,7 +76,8 @@ def follower_argv(source: LogSource, tail_lines: int) -> list[str]:
         return ["/bin/sh", "-c", _FOLLOW_FILE, "follow", count, path]
     # Not `--user --unit`: that reads the files of users only, and root's units are in the system's.
     unit = f"--{'user-' if source.user else ''}unit={source.unit}"
-    return ["/bin/sh", "-c", _FOLLOW_JOURNAL, "follow", count, unit]
+    one_start = [f"_SYSTEMD_INVOCATION_ID={source.invocation}"] if source.invocation else []
+    return ["/bin/sh", "-c", _FOLLOW_JOURNAL, "follow", count, unit, *one_start]
 
 
 def describe_source(source: LogSource) -> str:

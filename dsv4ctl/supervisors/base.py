@@ -106,5 +106,5 @@ class Supervisor(Protocol):
     def forget(self, handle: UnitHandle) -> None:
         """Remove what the supervisor itself keeps about an ended unit (pid files, failed units). Logs stay."""
 
-    def log(self, unit: str) -> LogSource:
-        """Where the output of a unit of that name goes, or went."""
+    def log(self, unit: str, handle: UnitHandle | None = None) -> LogSource:
+        """Where the output of a unit of that name goes, or went; with `handle`, that of this start alone."""

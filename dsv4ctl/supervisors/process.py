@@ -116,8 +116,9 @@ class ProcessSupervisor:
         """
         self._ask("forget", handle.unit, handle)
 
-    def log(self, unit: str) -> FileLog:
-        """The file that the worker's stdout and stderr are appended to. It stays when the unit is forgotten."""
+    def log(self, unit: str, handle: UnitHandle | None = None) -> FileLog:  # noqa: ARG002
+        """The file that the worker's stdout and stderr are appended to. It stays when the unit is forgotten, and the
+        next start puts it aside."""
         return FileLog(self._log_path(unit))
 
     def _log_path(self, unit: str) -> str:

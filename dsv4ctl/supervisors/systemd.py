@@ -241,9 +241,9 @@ class SystemdSupervisor:
             raise OperationFailed(f"cannot forget unit {handle.unit}", why=f"it is alive: pid {pids}")
         self._checked("forget", handle.unit, self._run(_FORGET, handle.unit, str(handle.invocation_id)))
 
-    def log(self, unit: str) -> JournalLog:
-        """The unit's journal."""
-        return JournalLog(_service(unit), user=self._user)
+    def log(self, unit: str, handle: UnitHandle | None = None) -> JournalLog:
+        """The unit's journal, which has every start of that name; with `handle`, the part of that start."""
+        return JournalLog(_service(unit), user=self._user, invocation=handle.invocation_id if handle else None)
 
     def _properties(self, spec: UnitSpec, env_file: str) -> list[str]:
         """The arguments of systemd-run that are not about the environment."""

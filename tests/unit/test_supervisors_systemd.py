@@ -54,6 +54,21 @@ def test_a_unit_is_a_service_in_our_slice_with_its_output_in_the_journal(supervi
     assert supervisor.log(handle.unit) == JournalLog(f"{UNIT}.service", user=True)
 
 
+def test_the_log_of_one_start_has_nothing_of_the_one_before(supervisor: SystemdSupervisor) -> None:
+    first = supervisor.start(UnitSpec(UNIT, ("/bin/echo", "[Errno 98] of the first")))
+    ended(supervisor, first)
+    second = supervisor.start(UnitSpec(UNIT, ("/bin/sh", "-c", "echo of the second; exec sleep 300")))
+    with HOST.follow(supervisor.log(UNIT, second), tail_lines=1000) as stream:
+        lines = [wait_until(lambda: stream.readline(0.1), deadline_s=10, what="a line")]
+        while (line := stream.readline(0.5)) is not None:
+            lines.append(line)
+    assert "of the second" in lines
+    assert not any("of the first" in line for line in lines)
+    with HOST.follow(supervisor.log(UNIT), tail_lines=1000) as stream:
+        found = wait_until(lambda: "of the first" in (stream.readline(0.1) or ""), deadline_s=10, what="the first")
+    assert found
+
+
 @pytest.mark.parametrize("argv", [SLEEP, ("/no/such/program",)])
 def test_no_secret_stays_behind_where_others_may_read(
     supervisor: SystemdSupervisor,
