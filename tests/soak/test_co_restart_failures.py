@@ -212,6 +212,51 @@ def test_a_lock_that_a_living_and_a_dead_dsv4ctl_hold(stack: Stack) -> None:
     note(stack, "another dsv4ctl has the lock, and is then killed", "await:prefill-0", second.code)
 
 
+@pytest.mark.parametrize("side", ["decode", "prefill"])
+def test_one_side_alone_under_load(stack: Stack, side: str) -> None:
+    other = {"decode": "prefill-0", "prefill": "decode-0"}[side]
+    stays = stack.record(other)["handle"]["pid"]
+    with RetryingClients(stack.profile.url, CLIENTS, seed=5) as clients:
+        result = stack.restart("--only", side)
+        seen = clients.stop()
+    assert seen.wrong == ()
+    assert seen.hung == ()
+    assert stack.record(other)["handle"]["pid"] == stays
+    assert stack.status() == (0, set())
+    ROWS.append(
+        Row(
+            f"`--only {side}`, {CLIENTS} clients",
+            "all of it",
+            0,
+            f"healthy; {sum(seen.fates.values())} requests, {seen.fates['answered']} answered, 0 wrong, 0 hung",
+            f"no new request for {result['downtime_s']:.1f} s",
+        )
+    )
+
+
+def test_a_restart_of_both_after_one_of_one_side_that_was_cut_off(stack: Stack) -> None:
+    old = stack.record("prefill-0")["handle"]["pid"]
+    code = stack.cut_at("pair", "--only", "decode")
+    assert code == -signal.SIGKILL
+    note(stack, "kill -9 of a restart of decode alone, then one of both", "pair", code)
+    assert stack.record("prefill-0")["handle"]["pid"] != old
+
+
+def test_one_side_alone_is_refused_where_the_other_is_no_help(stack: Stack) -> None:
+    code = stack.cut_at("await:prefill-0")
+    refused = stack.dsv4.run("co-restart", "--only", "decode", "--yes", stack.profile.path)
+    assert refused.code == 6
+    assert "restart of both sides was begun" in refused.err or "is not running" in refused.err
+    note(stack, "kill -9, then --only", "await:prefill-0", code)
+    prefill = stack.record("prefill-0")["handle"]["pid"]
+    os.kill(prefill, signal.SIGKILL)
+    wait_until(lambda: stack.status()[0] == 1, deadline_s=20, what="status to see the dead prefill")
+    refused = stack.dsv4.run("co-restart", "--only", "decode", "--yes", stack.profile.path)
+    assert refused.code == 6
+    assert "prefill-0 of the other side is not running" in refused.err
+    note(stack, "prefill is dead", "before it", refused.code)
+
+
 @as_root
 def test_a_disk_that_fills_up(tmp_path: Path) -> None:
     small = tmp_path / "small"
