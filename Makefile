@@ -11,13 +11,13 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
 serve: install
 	@exec $(BIN)/dsv4ctl serve $(ARGS)
 
-# What measures time has the machine to itself, and shares one stack; the rest, which waits a lot, runs three at a time.
+# What measures time has the machine to itself, and shares one stack; the rest runs two at a time, the longest first.
 test: install-dev
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
 	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/ssh --ignore=tests/calibration -m "not beside"
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "beside or not stack" \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "beside or not stack" \
 		tests/stack tests/calibration tests/ssh tests/unit
 endif
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.engine import Dsv4, StackProfile, assert_gone, shm_files, write_profile
+from tests.misbehaving_proxy import Mode, misbehaving_proxy
 from tests.sshd import Sshd, SshNet, keygen
+from tests.stack.test_probe import probe
 
 pytestmark = [pytest.mark.stack, pytest.mark.beside]
 
@@ -32,14 +34,29 @@ def sshd(net: SshNet) -> Iterator[Sshd]:
         net.target.start()
 
 
-def test_a_remote_stack_is_served_looked_at_and_stopped(mine: Dsv4, sshd: Sshd, tmp_path: Path) -> None:
+def begun(mine: Dsv4, profile: StackProfile, step: str):  # type: ignore[no-untyped-def]
+    """A serve that has come to the beginning of `step`."""
+    serving = mine.start("serve", "--detach", "-o", "jsonl", profile.path)
+    assert serving.stdout is not None
+    for line in serving.stdout:
+        event = json.loads(line).get("event", {})
+        if event.get("step") == step and event.get("state") == "begin":
+            return serving
+    raise AssertionError(serving.communicate())
+
+
+def test_a_remote_stack_is_served_over_a_cut_looked_at_probed_and_stopped(
+    mine: Dsv4, sshd: Sshd, tmp_path: Path
+) -> None:
     before = shm_files()
     profile = remote_profile(tmp_path, "remote")
     planned = mine.invoke("serve", "--dry-run", profile.path, "-o", "json")
     assert {worker["host"] for worker in planned.document["result"]["workers"]} == {"box"}
     assert not (sshd.home / ".local/state/dsv4ctl/stacks").exists()
-    served = mine.invoke("serve", "--detach", profile.path)
-    assert served.code == 0, served.err
+    serving = begun(mine, profile, "await:prefill-0")
+    sshd.cut()
+    _, said = serving.communicate(timeout=120)
+    assert serving.returncode == 0, said
     # What runs there does not hang on a connection of ours.
     sshd.cut()
 
@@ -57,35 +74,20 @@ def test_a_remote_stack_is_served_looked_at_and_stopped(mine: Dsv4, sshd: Sshd, 
     followed.communicate(timeout=30)
     assert followed.returncode == 130
 
+    with misbehaving_proxy(profile.router, Mode.RESET_REUSED) as proxy:
+        code, document = probe(mine, profile, "--via", proxy.url, "--rounds", "4", "--gaps", "0,0.5")
+    assert code == 1, document
+    hops = document["result"]["hops"]
+    assert [hop["asked_from"] for hop in hops] == [["local"], ["box"], ["box", "box"]]
+    assert document["result"]["verdict"]["hops"] == [proxy.url]
+    assert document["result"]["verdict"]["cleared"]
+
     assert list((sshd.home / f".local/state/dsv4ctl/stacks/{profile.name}/journal").glob("*-serve.jsonl"))
     assert not mine.state.exists()
     stopped = mine.invoke("stop", "--yes", profile.path)
     assert stopped.code == 0, stopped.err
     assert_gone(profile, before)
     assert mine.invoke("status", profile.path).code == 3
-
-
-def begun(mine: Dsv4, profile: StackProfile, step: str):  # type: ignore[no-untyped-def]
-    """A serve that has come to the beginning of `step`."""
-    serving = mine.start("serve", "--detach", "-o", "jsonl", profile.path)
-    assert serving.stdout is not None
-    for line in serving.stdout:
-        event = json.loads(line).get("event", {})
-        if event.get("step") == step and event.get("state") == "begin":
-            return serving
-    raise AssertionError(serving.communicate())
-
-
-def test_a_start_goes_on_when_its_connection_is_cut_and_comes_back(mine: Dsv4, sshd: Sshd, tmp_path: Path) -> None:
-    before = shm_files()
-    profile = remote_profile(tmp_path, "cut")
-    serving = begun(mine, profile, "await:prefill-0")
-    sshd.cut()
-    _, said = serving.communicate(timeout=120)
-    assert serving.returncode == 0, said
-    assert mine.run("status", profile.path).code == 0
-    assert mine.run("stop", "--yes", profile.path).code == 0
-    assert_gone(profile, before)
 
 
 def test_a_host_that_stays_away_is_said_with_what_is_left_there(mine: Dsv4, sshd: Sshd, tmp_path: Path) -> None:

@@ -1,51 +1,19 @@
-"""The variants of the CPU profile come up, prove themselves, answer rightly, end a pinned request, and go."""
+"""The variants of the CPU profile come up, prove themselves, answer rightly, end a pinned request, and go.
 
-import json
-import shutil
+Pipelines and Mooncake: tests/soak/test_variants.py.
+"""
+
 from pathlib import Path
 
 import pytest
 
-from tests.engine import Dsv4, assert_gone, shm_files, write_profile
-from tests.held import check_held_canaries
-from tests.stack.test_equality import check_equality
+from tests.variants import check_variant
 
-pytestmark = [pytest.mark.stack, pytest.mark.beside]
-
-# A token, a page and more, one chunk and more, the longest.
-LENGTHS = (1, 300, 4097, 8000)
+pytestmark = [pytest.mark.stack, pytest.mark.beside, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize(
-    ("extends", "prefill", "decode"),
-    [
-        ("cpu-tp2", 1, 1),
-        ("cpu-pp2", 1, 1),
-        ("cpu-mooncake", 1, 1),
-        ("cpu-2p2d", 2, 2),
-        ("cpu-overlap", 1, 1),
-    ],
+    ("extends", "prefill", "decode"), [("cpu-tp2", 1, 1), ("cpu-2p2d", 2, 2), ("cpu-overlap", 1, 1)]
 )
-@pytest.mark.timeout(400)
 def test_the_variant_serves(extends: str, prefill: int, decode: int, tmp_path: Path) -> None:
-    before = shm_files()
-    mine = Dsv4(tmp_path / "state")
-    may_hold = "[env]\nSGLANG_DSV4_ALLOW_HOLD = 1"
-    profile = write_profile(
-        tmp_path, f"v-{extends}", extends=extends, prefill=prefill, decode=decode, more=may_hold, large_tokens=6000
-    )
-    served = mine.run("serve", "--detach", profile.path, timeout_s=300)
-    assert served.code == 0, served.err
-    check_equality(profile.url, None, lengths=LENGTHS)
-    if prefill == decode == 1:
-        check_held_canaries(profile)
-    watched = mine.run("watch-inflight", profile.path, "--count", "3", "-o", "jsonl")
-    assert watched.code == 0, watched.err
-    # One queue a prefill worker, whatever its ranks are; each by its own figures.
-    seen = [json.loads(line)["event"]["verdicts"] for line in watched.out.splitlines() if "verdicts" in line]
-    queues = {verdict["worker"] for verdicts in seen for verdict in verdicts if verdict["state"] in ("idle", "flowing")}
-    assert queues == {f"prefill-{number}" for number in range(prefill)}
-    stopped = mine.run("stop", "--yes", profile.path)
-    assert stopped.code == 0, stopped.err
-    assert_gone(profile, before)
-    shutil.rmtree(mine.state)
+    check_variant(extends, prefill, decode, tmp_path)
