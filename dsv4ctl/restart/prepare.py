@@ -108,7 +108,7 @@ def prepare(
     findings += _agreement_now(found, situation)
     findings += _agreement_with_the_other_side(situation, only)
     findings += [
-        _unseen_patches(worker) for worker in situation.engines if checked.tables[worker.name] and not tells(worker)
+        _unseen_patches(worker) for worker in situation.engines if checked.tables.get(worker.name) and not tells(worker)
     ]
     findings += _router_findings(situation, router, silent=silent)
     return Prepared(
