@@ -7,7 +7,7 @@ from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
-from dsv4ctl.errors import Dsv4Error
+from dsv4ctl.errors import Dsv4Error, OperationFailed
 from dsv4ctl.hosts.base import again_if_lost
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 def utc_now() -> datetime:
     """The wall clock, for people who read a journal. Ages and deadlines use a monotonic clock instead."""
     return datetime.now(UTC)
+
+
+class NotWritten(OperationFailed):
+    """What is being done, or how far it has come, cannot be written down: no fault of what it is done to (exit 1)."""
 
 
 class Journal:
@@ -36,13 +40,16 @@ class Journal:
         """Add a line; it is on the host's disk when this returns.
 
         Raises:
-            OperationFailed: it could not be written (disk full, not permitted). Nothing goes on without a journal.
+            NotWritten: disk full, or not permitted. Nothing goes on without a journal.
             HostUnreachable
         """
         line = {"at": self._now().isoformat(timespec="milliseconds"), "event": event, **fields}
         self._lines.append(json.dumps(line, default=_jsonable, allow_nan=False))
         text = "\n".join(self._lines) + "\n"
-        again_if_lost(lambda: self._host.write(self.path, text.encode()))
+        try:
+            again_if_lost(lambda: self._host.write(self.path, text.encode()))
+        except OperationFailed as error:
+            raise NotWritten(error.what, why=error.why, hint=error.hint) from error
 
 
 class JournalSink(Protocol):

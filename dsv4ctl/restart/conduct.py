@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dsv4ctl.errors import Dsv4Error, HostUnreachable, Interrupted, OperationFailed
-from dsv4ctl.journal import Diary, JournalSink
+from dsv4ctl.journal import Diary, JournalSink, NotWritten
 from dsv4ctl.locks import LockLost
 from dsv4ctl.plan import Outcome, Step, Timed, execute
 from dsv4ctl.restart.acts import action_for
@@ -157,7 +157,7 @@ def _failed(work: Work, restarting: Restarting, error: Dsv4Error | KeyboardInter
         raise Interrupted(
             f"{error.what}: {state}", hint="run `dsv4ctl co-restart` again: it goes on from there"
         ) from error
-    if phase in {"ending", "down"} or step.partition(":")[0] in QUIET:
+    if phase in {"ending", "down"} or step.partition(":")[0] in QUIET or isinstance(error, NotWritten):
         _advise(error, f"{state}; run this again: it goes on from there")
         raise error
     if step == FINISH:
@@ -245,11 +245,11 @@ def _end_what_was_started(work: Work, restarting: Restarting, error: Dsv4Error) 
         _advise(error, f"what was started was to be ended, and then: {second}; see `dsv4ctl status`")
         raise error from second
     why = (
-        "it ran with this very configuration before"
-        if not _differs(work)
+        "what ran before is not known"
+        if work.before_workers is None
         else "--no-rollback was given"
-        if not work.may_roll_back
-        else "what ran before is not known"
+        if _differs(work)
+        else "it ran with this very configuration before"
     )
     advice = (
         f"{names} are ended, and out of the router; there is no way back: {why}. Run this again, or change a setting"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.fleet import Fleet, Place
+from dsv4ctl.journal import NotWritten
 from dsv4ctl.plan import Step
 from dsv4ctl.restart.gpus import GpuUse
 from dsv4ctl.restart.patch_table import Table
@@ -95,7 +96,7 @@ class Restarting:
         """Write down how far this has come.
 
         Raises:
-            OperationFailed: it cannot be written; nothing goes on without.
+            NotWritten: it cannot be written; nothing goes on without.
         """
         changed = {"step": step.id, "phase": phase or self.pending.phase, **more}
         pending = replace(self.pending, **changed)  # type: ignore[arg-type]
@@ -103,7 +104,7 @@ class Restarting:
             self._store.save(pending)
         except OperationFailed as error:
             if self._on_trouble is None:
-                raise
+                raise NotWritten(error.what, why=error.why, hint=error.hint) from error
             self._on_trouble(f"how far this has come is not written down: {error}")
         self.pending = pending
 
