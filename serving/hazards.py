@@ -187,13 +187,18 @@ HAZARDS = (
                 lambda engine: engine.is_switched_off("SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE"),
                 "SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE",
             ),
-            Setting("--disaggregation-mode decode", lambda engine: engine.flag("--disaggregation-mode") == "decode"),
+            Setting(
+                "--disaggregation-mode decode or prefill",
+                lambda engine: engine.flag("--disaggregation-mode") in {"decode", "prefill"},
+            ),
         ),
-        "decode gives the pages of a failed request away while prefill may still write into them, and answers 200 with "
-        "another request's context",
+        "on decode: it gives the pages of a failed request away while prefill may still write into them, and answers "
+        "200 with another request's context. On prefill: it never says that a transfer is over, and decode keeps the "
+        "pages of each one that was aborted for as long as that prefill lives",
         "leave the variable out: it is on by default",
         "Read in SGLang 0.5.23: without it decode frees at once, and nothing waits for prefill to say that a transfer "
-        "is over (decode.py, pop_transferred). Elsewhere 8 of 42 answers were wrong after pages had been freed early: "
+        "is over (decode.py, pop_transferred); prefill without it leaves decode's question unanswered (nixl/conn.py, "
+        "_handle_deferred_abort_ack). Elsewhere 8 of 42 answers were wrong after pages had been freed early: "
         "https://github.com/aws-samples/aws-do-eks/pull/84",
         gpu_only=False,
     ),

@@ -379,12 +379,23 @@ class Prefill(SchedulerDisaggregationPrefillMixin):  # type: ignore[misc]  # it 
         return request
 
     def passes(self, after_s: float = 0.0) -> list[str]:
-        """One pass of the scheduler, so much later: who left the queue."""
+        """Two passes of the scheduler, so much later: who left the queue. What is overdue goes with the second."""
         self.now_s += after_s
+        return [*self.turns(), *self.turns()]
+
+    def turns(self) -> list[str]:
+        """One pass: who left the queue."""
         bootstrap = object.__new__(PrefillBootstrapQueue)
         bootstrap.queue, bootstrap.scheduler_stage_metrics = [], None
         bootstrap.pop_bootstrapped()
         return [request.rid for request in self.process_disagg_prefill_inflight_queue()]
+
+    def looks(self) -> None:
+        """The watchdog alone, after a poll that took nothing out."""
+        queue = self.disagg_prefill_inflight_queue
+        self.dsv4_inflight.before_poll(queue)
+        self.dsv4_inflight.after_poll([], queue)
+        self.dsv4_inflight.before_poll(queue)
 
     def agrees_on(self, *names: str) -> list[str]:
         """One pass of a pipeline stage with the list that all stages agreed on: who left the queue."""
@@ -480,13 +491,23 @@ def success_on_this_rank() -> Any:
         request = prefill.enters(KVPoll.WaitingForInput, KVPoll.Success)
         request.disagg_kv_sender.poll()
         prefill.now_s += TIMEOUT_S
-        prefill.dsv4_inflight.before_poll(prefill.disagg_prefill_inflight_queue)
+        prefill.looks()
         at_timeout = NAMES[request.disagg_kv_sender.poll()]
         prefill.now_s += 1.0
-        prefill.dsv4_inflight.before_poll(prefill.disagg_prefill_inflight_queue)
+        prefill.looks()
         message = prefill.dsv4_inflight.message(request) or ""
         said[name] = [at_timeout, NAMES[request.disagg_kv_sender.poll()], "unfinished on another rank" in message]
     return said
+
+
+def a_pass_that_took_long() -> Any:
+    """All is overdue after it: what has arrived here meanwhile, and what has not, with the first pass and the next."""
+    prefill = Prefill(ranks=2)
+    arrived = prefill.enters(KVPoll.WaitingForInput, KVPoll.Success)
+    stuck = prefill.enters(KVPoll.WaitingForInput)
+    prefill.now_s += 10 * TIMEOUT_S
+    first, second = prefill.turns(), prefill.turns()
+    return [first == [arrived.rid], second == [stuck.rid], prefill.dsv4_inflight.fires]
 
 
 def another_rank_ended_it() -> Any:
@@ -513,9 +534,8 @@ def another_rank_ended_it() -> Any:
 def a_parked_request() -> Any:
     prefill = Prefill()
     request = prefill.enters(parked=True)
-    watched = prefill.disagg_prefill_inflight_queue
     prefill.now_s += 100 * TIMEOUT_S
-    prefill.dsv4_inflight.before_poll(watched)
+    prefill.looks()
     parked = [prefill.dsv4_inflight.fires, prefill.report.last and prefill.report.last.oldest_age_s]
     request.pending_bootstrap = False
     prefill.manager.update_status(request.bootstrap_room, KVPoll.WaitingForInput)
@@ -556,7 +576,7 @@ def ended_here_after_all_agreed_on_its_success() -> Any:
     request = prefill.enters(KVPoll.WaitingForInput, KVPoll.Success)
     request.disagg_kv_sender.poll()
     prefill.now_s += TIMEOUT_S
-    prefill.dsv4_inflight.before_poll(prefill.disagg_prefill_inflight_queue)
+    prefill.looks()
     prefill.agrees_on(request.rid)
     return [prefill.answered[request.rid], prefill.released, len(settle.here or ()), prefill.left_of(request)]
 
@@ -739,6 +759,7 @@ SCENES: tuple[Callable[[], Any], ...] = (
     others_that_end,
     at_its_deadline,
     success_on_this_rank,
+    a_pass_that_took_long,
     another_rank_ended_it,
     a_parked_request,
     an_unstamped_request,

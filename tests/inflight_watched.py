@@ -137,7 +137,7 @@ def a_parked_request_that_waits() -> Any:
     request = prefill.enters(parked=True)
     for _ in range(5):
         prefill.now_s += TIMEOUT_S
-        prefill.dsv4_inflight.before_poll(prefill.disagg_prefill_inflight_queue)
+        prefill.looks()
     shown = prefill.written.last
     assert shown is not None
     status = NAMES[prefill.manager.request_status[request.bootstrap_room]]
@@ -282,6 +282,7 @@ def a_stage_of_a_pipeline() -> Any:
     fires = prefill.dsv4_inflight.fires
     # The clock of the one that was parked began with the pass, and not with the poll.
     prefill.now_s += TIMEOUT_S - 1.0
+    prefill.agrees_on()
     return {
         "before": before == [other.rid],
         "agreed": agreed == [other.rid],

@@ -7,10 +7,12 @@ statuses, what became of the rooms of each scene.
 """
 
 import json
+import math
 import os
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from typing import Any
 
 from serving.inflight import told
 from serving.peers.watch import UNCLAIMED_GRACES, Watch, gave_up
+from serving.stall import scheduler_pass
 
 GRACE_S = 10.0
 LOOKS = 4
@@ -155,7 +158,32 @@ def nobody_opens_a_room(scene: Scene, poll: Any) -> Any:
         "left of it": left,
         "the late one": scene.found(22),
         "one that prefill ends": scene.found(24),
+        "its half, later still": _a_late_half(scene, poll),
     }
+
+
+def _a_late_half(scene: Scene, poll: Any) -> list[str]:
+    """The request of a room that was closed for want of it comes after all."""
+    scene.room(21, poll.Bootstrapping)
+    scene.looks()
+    told.opened.discard(21)
+    return scene.found(21)
+
+
+def prefill_is_in_a_long_pass(scene: Scene, poll: Any) -> Any:
+    """Nobody can open a room meanwhile; after it the time counts again."""
+    scene.registers("a", scene.starts("a"))
+    scene.room(31, poll.WaitingForInput, of="a", opened=False)
+    scene.looks()
+    scheduler_pass.last_s = time.monotonic() - scheduler_pass.TURNS_EVERY_S - 1.0
+    try:
+        for _ in range(5):
+            scene.looks(after_s=UNCLAIMED_GRACES * GRACE_S)
+        during = scene.found(31)
+    finally:
+        scheduler_pass.last_s = -math.inf
+    scene.looks(after_s=UNCLAIMED_GRACES * GRACE_S + 0.1)
+    return {"during": during, "closed after it": 31 not in scene.manager.request_status}
 
 
 def prefill_gives_up_a_room(scene: Scene, poll: Any) -> Any:
@@ -186,6 +214,7 @@ SCENES: tuple[Callable[[Scene, Any], Any], ...] = (
     another_registers_after_the_last_one_died,
     a_worker_that_was_gone_is_named_and_there,
     nobody_opens_a_room,
+    prefill_is_in_a_long_pass,
     prefill_gives_up_a_room,
 )
 

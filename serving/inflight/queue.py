@@ -115,7 +115,8 @@ def internal_state(answer: Untyped, controller: Untyped, _: Untyped) -> Untyped:
         scheduler, "disagg_decode_prealloc_queue", None
     )
     if queue is not None:
-        rooms = queue.kv_manager.request_status
+        # SGLang's backend for benchmarks, `fake`, has no rooms.
+        rooms = getattr(queue.kv_manager, "request_status", {})
         # The store that pipeline stages share has no length of its own.
         figures["rooms"] = len(getattr(rooms, "_local_map", rooms))
     if watchdog is not None:

@@ -19,6 +19,10 @@ AGAIN = b"dsv4-again"
 here = EndedRooms()
 """Those of the prefill scheduler in this process."""
 
+dropped = EndedRooms()
+"""Rooms that decode had asked for and that were closed before a request of prefill opened them: one that comes after
+all has lost its decode. Random numbers of 63 bits: none comes again for another request."""
+
 succeeded = EndedRooms(kept_s=60.0)
 """Rooms that ended well: a handshake that is repeated must not open one. A new request of that number may."""
 

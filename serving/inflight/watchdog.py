@@ -4,10 +4,14 @@ SGLang polls the sender of each request on every pass, and takes the worst statu
 deadline while it waits for its decode, and none afterwards. So the deadline is checked here, before that poll: past it
 the room is failed, which the same poll then carries to all ranks, and decode is told, which ends its half with the
 same words. What happens to the pages is the business of `serving.inflight.settle`.
+
+Only what a poll has left in the queue when it was overdue is ended. After a pass that took longer than the timeout (a
+kernel was compiled, generation was paused) all is overdue, and most of it has arrived: the next poll takes that out.
 """
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Final, get_args
@@ -60,6 +64,7 @@ class Watchdog:
         self._seen: tuple[object, ...] = ()
         self.is_shown_empty = False
         self._patience_s, self._is_one_of_many = _place()
+        self._looked_s = self._polled_s = -math.inf
         self.timeout_s = timeout_s
         self.ledger: Ledger[Untyped] = Ledger()
         self.fires = 0
@@ -84,7 +89,8 @@ class Watchdog:
         """End what is overdue, so that the poll which follows sees it as failed."""
         now = self.look(queue)
         ledger = self.ledger
-        for request, entry in ledger.overdue(now, self.timeout_s and self.timeout_s + self._patience_s):
+        limit_s = self.timeout_s and self.timeout_s + self._patience_s
+        for request, entry in ledger.overdue(min(now, self._polled_s), limit_s):
             self._fire(request, entry, now)
         for request, entry in ledger.lease_ended(now):
             self._end(request, entry, f"the lease of this held canary ended after {now - entry.entered_s:.1f} s")
@@ -93,7 +99,7 @@ class Watchdog:
 
     def look(self, queue: list[Untyped]) -> float:
         """See that everything in the queue has its clock. Returns the time of it."""
-        now = self._clock()
+        now = self._looked_s = self._clock()
         ledger = self.ledger
         if len(ledger) != len(queue):
             self._reconcile(queue, now)
@@ -104,6 +110,7 @@ class Watchdog:
 
     def after_poll(self, done: list[Untyped], queue: list[Untyped]) -> None:
         """The poll took these requests out of the queue, and left the others in it."""
+        self._polled_s = self._looked_s
         if done:
             now = self._clock()
             for request in done:

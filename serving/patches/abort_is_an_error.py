@@ -21,10 +21,16 @@ PATCH = Patch(
             "before",
             "serving.requests:abort_is_an_error",
         ),
+        Hook(
+            "sglang.srt.managers.tokenizer_manager.TokenizerManager._handle_abort_req",
+            "before",
+            "serving.requests:unexplained_abort",
+        ),
     ),
     upstream=(
         Upstream("sglang.srt.managers.tokenizer_manager", "TokenizerManager._dispatch_to_scheduler", ("0a4e290cb91e",)),
         Upstream("sglang.srt.managers.tokenizer_manager", "TokenizerManager.abort_request", ("b11f8e8cdd5b",)),
+        Upstream("sglang.srt.managers.tokenizer_manager", "TokenizerManager._handle_abort_req", ("1f32dd8112b8",)),
         Upstream("sglang.srt.managers.tokenizer_manager", "TokenizerManager.pause_generation", ("f2fb79b27427",)),
         Upstream("sglang.srt.managers.scheduler", "Scheduler.abort_request", ("c1f592343634",)),
         Upstream("sglang.srt.managers.io_struct", "AbortReq", ("b75ede2ab89c",)),

@@ -22,7 +22,14 @@ IN_DOUBT_S: Final = 0.2
 
 
 def start(manager: Untyped, *_: Untyped) -> None:
-    """After decode has made its KV manager: watch over the prefill workers that it has connected to."""
+    """After decode has made its KV manager: watch over the prefill workers that it has connected to.
+
+    SGLang's backend for benchmarks, `fake`, connects to none.
+    """
+    from sglang.srt.disaggregation.common.conn import CommonKVManager
+
+    if not isinstance(manager, CommonKVManager):
+        return
     threading.Thread(target=PrefillWatch(manager).run, name="dsv4-lost-prefill", daemon=True).start()
 
 

@@ -48,6 +48,10 @@ class Waiting:
         """These wait now."""
         self.since_s = {room: self.since_s.get(room, now_s) for room in rooms}
 
+    def postpone(self, by_s: float) -> None:
+        """For so long nobody could have come for them: that time does not count."""
+        self.since_s = {room: since_s + by_s for room, since_s in self.since_s.items()}
+
     def overdue(self, limit_s: float, now_s: float) -> dict[int, float]:
         """Those that have waited for `limit_s` or longer, with how long."""
         return {room: now_s - since_s for room, since_s in self.since_s.items() if now_s - since_s >= limit_s}

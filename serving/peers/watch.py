@@ -12,6 +12,7 @@ from serving.inflight import told
 from serving.peers import line
 from serving.peers.line import Line
 from serving.peers.rooms import Gone, Peer, Waiting, lost
+from serving.stall import scheduler_pass
 from serving.untyped import Untyped
 
 logger = logging.getLogger(__name__)
@@ -32,9 +33,15 @@ IN_DOUBT_S: Final = 0.2
 def start(manager: Untyped, *_: Untyped) -> None:
     """After prefill has made its KV manager: watch over that manager's decode workers from now on.
 
+    SGLang's backend for benchmarks, `fake`, has none.
+
     Raises:
         SystemExit: SGLANG_DSV4_LOST_DECODE_GRACE is no number of seconds.
     """
+    from sglang.srt.disaggregation.common.conn import CommonKVManager
+
+    if not isinstance(manager, CommonKVManager):
+        return
     manager.dsv4_peers = watch = Watch(manager, limits.seconds(GRACE, GRACE_DEFAULT_S))
     threading.Thread(target=watch.run, name="dsv4-lost-decode", daemon=True).start()
 
@@ -69,6 +76,7 @@ class Watch:
         self._unseen: set[str] = set()
         self._waiting = Waiting()
         self._unclaimed = Waiting()
+        self._looked_s = clock()
         self.given_up: deque[tuple[int, str | None]] = deque()
         """Rooms that prefill has given up, with why; the scheduler's thread puts them there."""
         self._rank = f"tp{manager.attn_tp_rank}/pp{manager.pp_rank}"
@@ -94,6 +102,10 @@ class Watch:
         for name in {name for names in named.values() for name in names if name in self._gone}:
             self._look_again(name)
         self._waiting.look(waiting, now_s)
+        if scheduler_pass.is_long(time.monotonic()):
+            # No request can be taken up meanwhile, and so none can claim its room.
+            self._unclaimed.postpone(now_s - self._looked_s)
+        self._looked_s = now_s
         self._unclaimed.look((room for room in (*named, *ended) if room not in told.opened), now_s)
         # Last, for no room may be failed for want of a worker that has just registered; looking can take seconds.
         self._notice_registrations()
@@ -109,8 +121,18 @@ class Watch:
             self._fail(room, reason)
         for room, waited_s in self._unclaimed.overdue(UNCLAIMED_GRACES * self._grace_s, now_s).items():
             self._drop_unclaimed(room, waited_s, has_ended=room in ended)
+        if len(told.dropped):
+            for room in list(told.opened):
+                self._fail_if_dropped(room)
         while self.given_up:
             self._tell_all(*self.given_up.popleft())
+
+    def _fail_if_dropped(self, room: int) -> None:
+        """A request that comes after its decode was sent away would wait for it until the bootstrap timeout."""
+        reason = told.dropped.reason(room)
+        if reason is not None:
+            told.dropped.forget(room)
+            self._fail(room, reason)
 
     def _notice_registrations(self) -> None:
         for name, registration in dict(self._manager.decode_kv_args_table).items():
@@ -196,12 +218,15 @@ class Watch:
         """
         if room in told.opened:
             return
-        if not has_ended:
+        if has_ended:
+            reason = "decode has given this request up before its half came to prefill"
+        else:
             reason = (
                 f"no request has come to prefill for this room in {waited_s:.0f} s: prefill was restarted since it was "
                 "sent, or its half of it was lost; send the request again"
             )
             self._fail(room, reason)
+        told.dropped.add(room, reason, time.monotonic())
         manager = self._manager
         manager.transfer_infos.pop(room, None)
         manager.req_to_decode_prefix_len.pop(room, None)

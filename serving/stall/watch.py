@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Final
 
 from serving import limits
+from serving.stall import scheduler_pass
 from serving.stall.clock import StallClock, every_s
 from serving.stall.other_half import give_up
 from serving.untyped import Untyped
@@ -53,7 +54,7 @@ def begin(_result: Untyped, manager: Untyped) -> None:
 
 def show_movement(_result: Untyped, scheduler: Untyped, *_: Untyped, **__: Untyped) -> None:
     """After a scheduler has received its requests, on every pass of each of its loops: publish that it moves."""
-    now_s = time.monotonic()
+    now_s = scheduler_pass.last_s = time.monotonic()
     if now_s >= getattr(scheduler, "dsv4_shows_movement_s", 0.0):
         scheduler.dsv4_shows_movement_s = now_s + SHOWN_EVERY_S
         scheduler.publish_load_snapshot(force=True)

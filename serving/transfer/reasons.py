@@ -6,6 +6,7 @@ was another that had been told of the failure, the answer would be that the reas
 
 from collections.abc import Sequence
 
+from serving.transfer.statuses import FAILED
 from serving.untyped import Untyped
 
 
@@ -16,15 +17,17 @@ def poll(
     decode_reqs: list[Untyped] | None = None,
     metadata_buffers: Untyped | None = None,
 ) -> list[int]:
-    """Around decode's poll of its handshakes and transfers."""
+    """Around decode's poll of its handshakes and transfers; SGLang has prefill poll its senders by it as well."""
     polls: list[int] = original(pollers, gloo_group, decode_reqs, metadata_buffers)
-    share(pollers if decode_reqs is None else _receivers(decode_reqs), polls, gloo_group)
+    if FAILED in polls:
+        share(pollers if decode_reqs is None else _receivers(decode_reqs), polls, gloo_group)
     return polls
 
 
 def staged(polls: list[int], queue: Untyped) -> None:
     """After decode's poll of transfers that go through a staging buffer."""
-    share(_receivers(queue.queue), polls, queue.gloo_group)
+    if FAILED in polls:
+        share(_receivers(queue.queue), polls, queue.gloo_group)
 
 
 def share(receivers: Sequence[Untyped], polls: Sequence[int], group: Untyped) -> None:
@@ -34,14 +37,13 @@ def share(receivers: Sequence[Untyped], polls: Sequence[int], group: Untyped) ->
     others stay without a reason: SGLang leaves a failure without one out of the log.
     """
     import torch.distributed as dist
-    from sglang.srt.disaggregation.base import KVPoll
     from sglang.srt.disaggregation.common.conn import CommonKVReceiver
 
     failed = [
         receiver
         for receiver, poll in zip(receivers, polls, strict=True)
         # A health check's receiver is a fake without a room.
-        if poll == KVPoll.Failed and isinstance(receiver, CommonKVReceiver)
+        if poll == FAILED and isinstance(receiver, CommonKVReceiver)
     ]
     ranks = dist.get_world_size(group)
     if not failed or ranks == 1:

@@ -32,13 +32,19 @@ def in_doubt(_: Untyped, manager: Untyped, room: int) -> None:
 def reload_peers(original: Untyped, manager: Untyped, room_transfer_infos: Mapping[str, Untyped]) -> None:
     """Around SGLang's look at the peers of a room whose transfer failed, in the worker that alone uses them."""
     rooms = {info.room for info in room_transfer_infos.values()} & _doubtful(manager)
+    are_gone = True
     if rooms or _is_about_the_connection(sys.exception()):
-        for name in room_transfer_infos:
-            _drop(manager, name, at_once=bool(rooms))
+        # All of them, also after one that NIXL does not let go of.
+        dropped = [_drop(manager, name, at_once=bool(rooms)) for name in room_transfer_infos]
+        are_gone = all(dropped)
     for room in rooms:
         _tell(manager, room, room_transfer_infos, sys.exception())
         _doubtful(manager).discard(room)
         manager._staging_outstanding.pop(room, None)
+        if not are_gone:
+            # As SGLang has it: decode is never told that its pages are free, for something may still write into them.
+            manager._deferred_ack_targets.pop(room, None)
+            manager._deferred_ack_poisoned_rooms.add(room)
         manager._maybe_ack_drained_abort(room)
     original(manager, room_transfer_infos)
 
@@ -70,20 +76,23 @@ def _is_about_the_connection(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and str(error).startswith("NIXL transfer")
 
 
-def _drop(manager: Untyped, name: str, *, at_once: bool) -> None:
-    peer = manager.decode_kv_args_table.get(name)
-    if peer is None or not manager.agent.check_remote_metadata(name):
-        return
+def _drop(manager: Untyped, name: str, *, at_once: bool) -> bool:
+    """Close the connection to a peer; whether there is none now."""
+    if not manager.agent.check_remote_metadata(name):
+        return True
     with manager._peer_reload_lock:
         last = manager._peer_reload_times.get(name)
         if not at_once and last is not None and time.monotonic() - last < AT_MOST_EVERY_S:
-            return
+            return False
         try:
             manager.agent.remove_remote_agent(name)
         except Exception:
             # NIXL's errors have no common class, and the worker that this runs in has nobody who would start it again.
             logger.exception("dsv4 reconnect peer=%s: NIXL does not let go of it", name)
-            return
+            return False
         # SGLang rebuilds a peer once a second at most, and would leave out one that it has just dropped.
         manager._peer_reload_times.pop(name, None)
-    logger.warning("dsv4 reconnect peer=%s endpoint=%s:%s", name, peer.endpoint, peer.dst_port)
+    peer = manager.decode_kv_args_table.get(name)
+    address = f"{peer.endpoint}:{peer.dst_port}" if peer is not None else "unknown"
+    logger.warning("dsv4 reconnect peer=%s endpoint=%s", name, address)
+    return True

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from serving.requests import abort_is_an_error
+from serving.requests import abort_is_an_error, unexplained_abort
 
 
 @dataclass
@@ -47,3 +47,17 @@ def test_what_is_no_abort_passes() -> None:
     message = SimpleNamespace(rid="a", abort_all=True)
     abort_is_an_error(SERVING, message)
     assert vars(message) == {"rid": "a", "abort_all": True}
+
+
+def test_a_scheduler_that_leaves_the_reason_out_has_it_filled_in_after_an_abort_of_all_alone() -> None:
+    manager = SimpleNamespace(is_pause=False)
+    before = AbortReq(rid="a")
+    unexplained_abort(manager, before)
+    assert before.finished_reason is None
+    abort_is_an_error(manager, AbortReq(rid="", abort_all=True))
+    retracted, explained = AbortReq(rid="b"), AbortReq(rid="c", finished_reason={"type": "abort", "message": "own"})
+    unexplained_abort(manager, retracted)
+    unexplained_abort(manager, explained)
+    assert retracted.finished_reason is not None
+    assert retracted.finished_reason["status_code"] == 503
+    assert explained.finished_reason == {"type": "abort", "message": "own"}

@@ -63,6 +63,11 @@ FOUND: Mapping[str, tuple[dict[str, str], tuple[str, ...], list[str]]] = {
     "the same on prefill": (
         {"SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE": "0"},
         ("--disaggregation-mode", "prefill"),
+        ["decode-frees-at-once"],
+    ),
+    "the same without disaggregation": (
+        {"SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE": "0"},
+        (),
         [],
     ),
     "decode as it is by default": ({}, ("--disaggregation-mode", "decode"), []),

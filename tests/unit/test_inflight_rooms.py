@@ -108,6 +108,10 @@ def test_a_success_on_one_rank_alone_is_none_among_several(seen: dict[str, Any])
     }
 
 
+def test_after_a_long_pass_what_has_arrived_is_not_ended(seen: dict[str, Any]) -> None:
+    assert seen["a_pass_that_took_long"] == [True, True, 1]
+
+
 def test_a_rank_joins_another_that_timed_out(seen: dict[str, Any]) -> None:
     assert seen["another_rank_ended_it"] == {
         "about as old": [504, True, "timeout"],

@@ -39,4 +39,10 @@ def test_a_room_that_decode_asks_for_and_nobody_opens_is_closed_again(found: dic
         "left of it": [False] * 6,
         "the late one": ["WaitingForInput"],
         "one that prefill ends": ["Failed"],
+        "its half, later still": ["Failed no"],
     }
+
+
+@pytest.mark.parametrize("kind", ["dict", "store"])
+def test_a_prefill_that_takes_up_no_request_is_waited_for(found: dict[str, Any], kind: str) -> None:
+    assert found[kind]["prefill_is_in_a_long_pass"] == {"during": ["WaitingForInput"], "closed after it": True}
