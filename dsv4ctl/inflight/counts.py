@@ -21,6 +21,9 @@ _STAYS_COUNTED = 10
 _UNHEARD_OF = 2.0
 # And so many times as long must the queue have been watched before, where nothing says how long a stay is.
 _KNOWN_FOR = 2.0
+# More than so many times as much as before, and this much more, is another load.
+_BUSIER = 2.0
+_BUSIER_AT_LEAST = 0.5
 # Counters are read every 5 s: what they show may have been so long before.
 _COUNTERS_LAG_S = 6.0
 _WINDOWS = 40
@@ -59,9 +62,11 @@ class _Stretch:
     least: int
     looks: int = 1
     last_s: float = 0.0
+    total: int = 0
 
     def add(self, at_s: float, count: int) -> None:
         self.least = min(self.least, count)
+        self.total += count
         self.looks += 1
         self.last_s = at_s
 
@@ -78,6 +83,7 @@ class CountHistory:
     last: Look | None = None
     _first: Look | None = None
     _first_counted: Look | None = None
+    _run_counted: Look | None = None
     _moved_s: float | None = None
     _run: _Stretch | None = None
     _still: _Stretch | None = None
@@ -104,7 +110,11 @@ class CountHistory:
             self._end_run()
             self._looks += 1
             return
+        if self._run is None:
+            self._run_counted = None
         self._run = _longer(self._run, look.at_s, look.count, goes_on=True)
+        if look.left is not None:
+            self._run_counted = self._run_counted or look
         same_left = before is not None and look.left is not None and look.left == before.left
         self._still = _longer(self._still, look.at_s, look.count, goes_on=same_left) if look.left is not None else None
         orphans = self._orphans(look)
@@ -169,6 +179,9 @@ class CountHistory:
         if run.for_s < _UNHEARD_OF * self._longest_s:
             # Where few requests stay very long the looks are not as independent as the mean stay has them.
             chance = max(chance, SUSPICION)
+        if self._is_busier(run):
+            # What was seen before says how often flow would have looked so at the load of then.
+            chance = max(chance, SUSPICION)
         if self._mean_stay_s() is None and before_s < _KNOWN_FOR * run.for_s:
             # Where stays are not known either, a quiet time before the first burst says little about the next ones.
             chance = max(chance, SUSPICION)
@@ -177,6 +190,22 @@ class CountHistory:
             f"such looks found something: by chance {chance:.1g}"
         )
         return Clue(words, 1, run.for_s, certain=False, chance=chance)
+
+    def _is_busier(self, run: _Stretch) -> bool:
+        """Whether more goes through the queue in this run than before, by what leaves or, beside what may be stuck, by
+        what is in it: of a load that has risen since, what was seen before says nothing."""
+        before = (self._counts - run.total) / self._looks if self._looks else 0.0
+        if run.total / run.looks - run.least > _BUSIER * before + _BUSIER_AT_LEAST:
+            return True
+        first, began, last = self._first_counted, self._run_counted, self.last
+        if first is None or began is None or last is None or None in (first.left, began.left, last.left):
+            return False
+        assert first.left is not None
+        assert began.left is not None
+        assert last.left is not None
+        was, now = began.left - first.left, last.left - began.left
+        was_s, now_s = began.at_s - first.at_s, last.at_s - began.at_s
+        return now >= _STAYS_COUNTED and now * was_s > _BUSIER * max(was, 1.0) * now_s
 
     def _gap_s(self) -> float:
         """How far apart looks must be to be independent: several mean stays.
@@ -209,6 +238,8 @@ class CountHistory:
         if found is None:
             return None
         rise, since_s, chance = found
+        if self._run is not None and self._is_busier(self._run):
+            chance = max(chance, SUSPICION)
         held_s = self.last.at_s - since_s
         words = f"the least count of a window rose by {rise}, {held_s:.0f} s ago, for good: by chance {chance:.1g}"
         return Clue(words, rise, held_s, certain=False, chance=chance)
@@ -216,7 +247,7 @@ class CountHistory:
 
 def _longer(stretch: _Stretch | None, at_s: float, count: int, *, goes_on: bool) -> _Stretch:
     if stretch is None or not goes_on:
-        return _Stretch(at_s, count, last_s=at_s)
+        return _Stretch(at_s, count, last_s=at_s, total=count)
     stretch.add(at_s, count)
     return stretch
 

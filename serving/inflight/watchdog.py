@@ -132,7 +132,7 @@ class Watchdog:
         age = self._clock() - entry.entered_s
         if age < self.timeout_s - OTHER_RANK_S or has_failed_here(request.disagg_kv_sender):
             return
-        self._end(request, entry, self._reason(ELSEWHERE, age))
+        self._end(request, entry, self._reason(_here(state_of(request)), age))
 
     def message(self, request: Untyped) -> str | None:
         """Why the watchdog ended this request; None if it did not."""
@@ -170,7 +170,7 @@ class Watchdog:
             # still here means that another has not finished.
             return
         age = now - entry.entered_s
-        self._end(request, entry, self._reason(ELSEWHERE if state == "success" else f"in state {state}", age))
+        self._end(request, entry, self._reason(_here(state), age))
         self.fires += 1
         logger.warning(
             "dsv4 inflight timeout rid=%s room=%s state=%s age_s=%.3f timeout_s=%g rank=%s",
@@ -259,6 +259,11 @@ class Watchdog:
 
         parallel = get_parallel()
         return f"tp{parallel.tp_rank}/pp{parallel.pp_rank}/dp{parallel.dp_rank or 0}"
+
+
+def _here(state: State) -> str:
+    """What kept a request, as far as this rank knows: any rank's words may be those that the client gets."""
+    return ELSEWHERE if state in {"success", "failed"} else f"in state {state}"
 
 
 def _place() -> tuple[float, bool]:
