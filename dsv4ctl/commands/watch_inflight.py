@@ -49,7 +49,8 @@ def watch_inflight(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Watch prefill's inflight queue: what is in it, for how long, and how that is known."""
-    with command_session("watch-inflight", output) as console:
+    # As an act, so that a reader who leaves ends the watch and not its exit code: whether a pin was seen.
+    with command_session("watch-inflight", output, acting=True) as console:
         from dsv4ctl.inflight.judge import Limits
         from dsv4ctl.inflight.plot import Picture
 
@@ -74,8 +75,8 @@ def watch_inflight(
         error: Dsv4Error | None = seen.interrupted
         if error is None and not seen.came and seen.report.outcome != "could not look":
             error = DeadlineExceeded(f"{target.name} did not become {until} within {seen.report.seconds:.0f} s")
-        _draw(console, picture, target.name)
         _show(console, seen.report, error)
+        _draw(console, picture, target.name)
         if error is not None:
             raise error
         _leave(seen.report)

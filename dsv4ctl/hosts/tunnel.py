@@ -12,6 +12,7 @@ import paramiko
 
 from dsv4ctl.errors import Dsv4Error
 from dsv4ctl.hosts.connection import Connection
+from dsv4ctl.hosts.lost_tunnel import LostWhileReading, LostWhileWriting
 
 Connect = Callable[[float], Connection]
 # httpx passes its timeouts along; without one of its own a connection still has an end.
@@ -35,7 +36,7 @@ class ChannelStream(httpcore.NetworkStream):
         except TimeoutError as error:
             raise httpcore.ReadTimeout(f"{self._connection.target}: no answer within {timeout} s") from error
         if not data and not self._channel.eof_received and self._connection.has_ended():
-            raise httpcore.ReadError(str(self._connection.lost("an answer was awaited")))
+            raise LostWhileReading(str(self._connection.lost("an answer was awaited")))
         return data
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
@@ -48,7 +49,8 @@ class ChannelStream(httpcore.NetworkStream):
             except TimeoutError as error:
                 raise httpcore.WriteTimeout(f"{self._connection.target}: not sent within {timeout} s") from error
             except (OSError, EOFError, paramiko.SSHException) as error:
-                raise httpcore.WriteError(f"{self._connection.target}: {error}") from error
+                kind = LostWhileWriting if self._connection.has_ended() else httpcore.WriteError
+                raise kind(f"{self._connection.target}: {error}") from error
             if sent == 0:
                 raise httpcore.WriteError(f"{self._connection.target}: the other side closed the connection")
             buffer = buffer[sent:]
@@ -162,6 +164,7 @@ _CORE_ERRORS = (
 
 
 def _as_httpx(error: Exception, request: httpx.Request) -> httpx.TransportError:
-    """The error of the same name; httpx has one for each that httpcore raises."""
-    kind: type[httpx.TransportError] = getattr(httpx, type(error).__name__)
+    """The error of the same name; httpx has one for each that httpcore raises, and ours are kinds of those."""
+    names = (base.__name__ for base in type(error).__mro__)
+    kind: type[httpx.TransportError] = next(getattr(httpx, name) for name in names if hasattr(httpx, name))
     return kind(str(error), request=request)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dsv4ctl.errors import HostUnreachable
+from dsv4ctl.errors import Dsv4Error, HostUnreachable
 from dsv4ctl.inflight.freshness import Freshness
 from dsv4ctl.inflight.lines import event_of
 from dsv4ctl.inflight.readings import left_by_rank, left_of_loads, left_of_metrics, queue_of_load, queues_of_gauge
@@ -96,7 +96,7 @@ class PrefillLook:
     _metrics_s: float = float("-inf")
     _fresh: dict[int, Freshness] = field(default_factory=dict)
     _loads_again_s: float = float("-inf")
-    _prefilled: int = 0
+    _prefilled: dict[int, int] = field(default_factory=dict)
     _fires: int | None = None
     _starts: int = 0
     _last_batch: Event | None = None
@@ -108,7 +108,12 @@ class PrefillLook:
         try:
             queues, left, took_s = self._queues()
             # Afterwards: what has moved a counter has been logged by now.
-            events = self._events(self._has_fired(queues))
+            log_failure = ""
+            try:
+                events = self._events(self._has_fired(queues))
+            except Dsv4Error as error:
+                self.close()
+                events, log_failure = (), printable(str(error))
         except CannotSample as error:
             return Sample(self.name, at_s - self.began_s, self.wall_clock(), failure=printable(str(error)))
         return Sample(
@@ -120,7 +125,14 @@ class PrefillLook:
             left=left,
             events=events,
             started=str(self._starts),
+            left_age_s=self._left_age_s(queues),
+            log_failure=log_failure,
         )
+
+    def _left_age_s(self, queues: Sequence[Queue]) -> float:
+        """How long ago what has left was read: with the queue, or with the metrics, which are asked for less often."""
+        read_with_them = self.metrics is None or any(queue.source == "dsv4" for queue in queues)
+        return 0.0 if read_with_them else max(0.0, self.clock() - self._metrics_s)
 
     def _queues(self) -> tuple[tuple[Queue, ...], Mapping[str, float], float]:
         if self.clock() >= self._loads_again_s:
@@ -174,11 +186,13 @@ class PrefillLook:
 
     def _notice_restart(self, loads: Sequence[Load]) -> None:
         """A counter that only grows has fallen: another engine answers now."""
-        prefilled = sum(load.prefilled_tokens or 0 for load in loads)
-        if prefilled < self._prefilled:
+        prefilled = {load.dp_rank: load.prefilled_tokens for load in loads if load.prefilled_tokens is not None}
+        # A rank that an answer leaves out says nothing.
+        if any(tokens < self._prefilled.get(rank, 0) for rank, tokens in prefilled.items()):
             self._starts += 1
             self._fresh.clear()
-        self._prefilled = prefilled
+            self._prefilled.clear()
+        self._prefilled |= prefilled
 
     def _scrape(self, *, every_s: float) -> None:
         now_s = self.clock()
@@ -207,20 +221,16 @@ class PrefillLook:
         if self.open_log is None:
             return ()
         found: list[Event] = []
-        try:
-            if self._log is None:
-                self._log = self.open_log()
-            wait_s = LINE_WITHIN_S if has_fired else 0.0
-            for _ in range(_LINES_AT_ONCE):
-                line = self._log.readline(wait_s)
-                if line is None:
-                    break
-                if (event := event_of(line)) is not None:
-                    found.append(event)
-                    wait_s = 0.0 if event.kind == "fired" else wait_s
-        except HostUnreachable as error:
-            self.close()
-            raise CannotSample(str(error)) from error
+        if self._log is None:
+            self._log = self.open_log()
+        end_s = self.clock() + (LINE_WITHIN_S if has_fired else 0.0)
+        for _ in range(_LINES_AT_ONCE):
+            line = self._log.readline(max(0.0, end_s - self.clock()))
+            if line is None:
+                break
+            if (event := event_of(line)) is not None:
+                found.append(event)
+                end_s = self.clock() if event.kind == "fired" else end_s
         batches = [event for event in found if event.kind == "batch"]
         if batches:
             self._last_batch = batches[-1]

@@ -13,6 +13,10 @@ from dsv4ctl.inflight.sample import Decode
 # Three looks in a row at which decode expects fewer than prefill has for it: a request that has just arrived is seen so
 # for the milliseconds between two polls, and a health check, which is for no decode, until the next one.
 _ORPHAN_LOOKS = 3
+# A stock prefill shows what has left until its next batch is done, and decode what has come until its next step: one
+# look in five and fewer finds that, whatever the time between two. So many in a row do not.
+_ORPHANS_CERTAIN = 12
+_ORPHAN_CHANCE = 0.3
 # Two looks this many mean stays apart have little in common: at most the requests that stay for much longer.
 _STAYS_APART = 4.0
 # From fewer requests the mean stay is a guess.
@@ -32,12 +36,14 @@ _SPANS = 20
 
 @dataclass(frozen=True)
 class Look:
-    """A count that is known to be of the moment `at_s`, and not an older one shown again."""
+    """A count that is known to be of the moment `at_s`, and not an older one shown again. What has left by then was
+    counted `left_age_s` before."""
 
     at_s: float
     count: int
     left: float | None
     decode: Decode | None
+    left_age_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,9 @@ class CountHistory:
         if look.left is not None:
             self._run_counted = self._run_counted or look
         same_left = before is not None and look.left is not None and look.left == before.left
-        self._still = _longer(self._still, look.at_s, look.count, goes_on=same_left) if look.left is not None else None
+        # From one reading of the counters to another, both taken while the queue held something.
+        read_s = max(self._run.since_s, look.at_s - look.left_age_s)
+        self._still = _longer(self._still, read_s, look.count, goes_on=same_left) if look.left is not None else None
         orphans = self._orphans(look)
         self._alone = _longer(self._alone, look.at_s, orphans, goes_on=True) if orphans > 0 else None
 
@@ -155,7 +163,9 @@ class CountHistory:
             return None
         fewer = f"{self._alone.least} fewer than prefill has for it"
         words = f"decode has expected {fewer} at {self._alone.looks} looks in a row, over {self._alone.for_s:.0f} s"
-        return Clue(words, self._alone.least, self._alone.for_s, certain=True)
+        chance = _ORPHAN_CHANCE**self._alone.looks
+        certain = self._alone.looks >= _ORPHANS_CERTAIN
+        return Clue(words, self._alone.least, self._alone.for_s, certain=certain, chance=0.0 if certain else chance)
 
     def _decode_silent(self, last: Look) -> Clue | None:
         """Where every decode's scheduler stands still nobody takes KV: what is inflight and does not leave is stuck."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from dsv4ctl.inflight.chance import FALSE_ALARM, SUSPICION
 from dsv4ctl.inflight.counts import Clue, CountHistory, Look
+from dsv4ctl.inflight.readings import ABORTED
 from dsv4ctl.inflight.sample import REFRESH_S, Event, Queue, Sample
 from dsv4ctl.inflight.spans import LONGEST_GAP_S
 from dsv4ctl.inflight.verdict import Basis, State, Verdict
@@ -89,7 +90,7 @@ class _QueueJudge:
 
     def judge(self, sample: Sample, queue: Queue) -> Verdict:
         """The verdict, and everything that the next one needs."""
-        left = queue.left if queue.left is not None else sum(sample.left.values()) if sample.left else None
+        left = queue.left if queue.left is not None else _left_in_all(sample.left)
         if self._is_another_engine(sample, queue, left):
             self._forget()
         fired = self._fired(sample, queue)
@@ -207,7 +208,7 @@ class _QueueJudge:
         history = self.histories.setdefault(queue.source, CountHistory(REFRESH_S[queue.source]))
         written_s = sample.at_s - (queue.written_age_s or 0.0)
         if history.last is None or written_s - history.last.at_s >= REFRESH_S[queue.source]:
-            history.add(Look(written_s, queue.count, self.left, sample.decode))
+            history.add(Look(written_s, queue.count, self.left, sample.decode, sample.left_age_s))
         if not queue.count:
             return self._empty(sample, queue, moved=moved)
         clues = history.clues()
@@ -280,6 +281,13 @@ class _QueueJudge:
             evidence = (*evidence, f"as of {as_of_s:.1f} s ago")
         verdict = Verdict(sample.worker, queue.dp_rank, sample.at_s, state, basis, evidence, queue.count)
         return replace(verdict, as_of_s=as_of_s, **more)
+
+
+def _left_in_all(left: Mapping[str, float]) -> float | None:
+    """How many have left for certain. SGLang counts an abort when it is sent, of a request in any queue; one of this
+    queue's is among the failed as well."""
+    ways = [count for way, count in left.items() if way != ABORTED]
+    return sum(ways) if ways else None
 
 
 def _workers(count: int) -> str:

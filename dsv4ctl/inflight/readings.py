@@ -12,10 +12,11 @@ GAUGE = "num_prefill_inflight_queue_reqs"
 DWELL = "dsv4_inflight_dwell_seconds"
 
 # Every way out of the queue that a stock engine counts, by its counter; a health check is in none of them.
+ABORTED = "aborted"
 _LEFT = {
     "transferred": "kv_transfer_latency_ms_count",
     "failed": "num_transfer_failed_reqs_total",
-    "aborted": "num_aborted_requests_total",
+    ABORTED: "num_aborted_requests_total",
 }
 
 
@@ -64,14 +65,14 @@ def left_of_loads(loads: Sequence[Load]) -> dict[str, float]:
 def left_of_metrics(exposition: Exposition) -> dict[str, float]:
     """The same from a stock engine's counters; only those that there are."""
     totals = {way: exposition.total(name) for way, name in _LEFT.items()}
-    return {way: total for way, total in totals.items() if total is not None}
+    return {way: total for way, total in totals.items() if total is not None and math.isfinite(total)}
 
 
 def left_by_rank(exposition: Exposition) -> dict[int, float]:
     """The same by data-parallel rank, where its counters name any."""
     found: dict[int, float] = {}
-    for name in _LEFT.values():
-        for rank, total in exposition.by_dp_rank(name).items():
+    for way, name in _LEFT.items():
+        for rank, total in exposition.by_dp_rank(name).items() if way != ABORTED else ():
             found[rank] = found.get(rank, 0.0) + total
     return found if len(found) > 1 else {}
 

@@ -66,7 +66,8 @@ class Report:
     """The whole watch. Times in seconds; `lost` are looks that were due and left out, `failed` those without an answer,
     `stale` those at figures that had stood still for too long.
 
-    `dwell_s` are upper bounds of quantiles of the time in the queue, by their names, where the engine counts it.
+    `dwell_s` are upper bounds of quantiles of the time in the queue, by their names, where the engine counts it; None
+    beyond its last bucket. `unlogged` are looks at which the log could not be followed, `unlogged_why` the last reason.
     """
 
     seconds: float
@@ -82,9 +83,11 @@ class Report:
     doubts: tuple[Doubt, ...]
     blind: tuple[Blind, ...]
     outcome: Outcome
-    dwell_s: dict[str, float] = field(default_factory=dict)
+    dwell_s: dict[str, float | None] = field(default_factory=dict)
     dwell_count: int = 0
     stale: int = 0
+    unlogged: int = 0
+    unlogged_why: str = ""
 
 
 class Story:
@@ -101,7 +104,8 @@ class Story:
         self._seen_empty: set[str] = set()
         self._began_s: float | None = None
         self._ended_s = 0.0
-        self._looks = self._failed = self._stale = 0
+        self._looks = self._failed = self._stale = self._unlogged = 0
+        self._unlogged_why = ""
         self._open_pin: dict[str, Pin] = {}
 
     def take(self, sample: Sample, verdicts: Sequence[Verdict]) -> None:
@@ -113,6 +117,9 @@ class Story:
             self._failed += 1
         else:
             self._round_trips.append(sample.round_trip_s)
+        if sample.log_failure:
+            self._unlogged += 1
+            self._unlogged_why = sample.log_failure
         self._stale += any(verdict.state == "stale" for verdict in verdicts)
         sources = {queue.dp_rank: queue.source for queue in sample.queues}
         for verdict in verdicts:
@@ -156,7 +163,7 @@ class Story:
             name, verdict.at_s, verdict.at_s, oldest_s, verdict.pinned, verdict.request, verdict.basis, ended=False
         )
 
-    def end(self, *, lost: int = 0, dwell_s: dict[str, float] | None = None, dwell_count: int = 0) -> Report:
+    def end(self, *, lost: int = 0, dwell_s: dict[str, float | None] | None = None, dwell_count: int = 0) -> Report:
         """What it all comes to."""
         still = [
             replace(pin, unseen=self._last[name].state in ("unreachable", "stale"))
@@ -186,6 +193,8 @@ class Story:
             dwell_s=dwell_s or {},
             dwell_count=dwell_count,
             stale=self._stale,
+            unlogged=self._unlogged,
+            unlogged_why=self._unlogged_why,
         )
 
     def _outcome(self, pins: Sequence[Pin], doubts: Sequence[Doubt], blind: Sequence[Blind]) -> Outcome:

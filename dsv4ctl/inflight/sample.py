@@ -84,8 +84,9 @@ class Sample:
 
     `at_s`: seconds since the watch began, on the monotonic clock; `clock`: unix time. `left` are counters, from the
     engine's start, of requests that have left the queue, by how; a counter that is not there is not known.
-    `decodes_away`: how many decode workers do not answer. `failure`: why it could not be looked at; then there is
-    nothing else.
+    `left_age_s`: how long before the sample they were read. `decodes_away`: how many decode workers do not answer.
+    `log_failure`: why the log could not be followed; the rest is not the worse for it. `failure`: why the worker could
+    not be looked at; then there is nothing else.
     """
 
     worker: str
@@ -99,3 +100,5 @@ class Sample:
     started: str | None = None
     decodes_away: int = 0
     failure: str = ""
+    left_age_s: float = 0.0
+    log_failure: str = ""

@@ -1,12 +1,13 @@
 """A watch of a stack from its beginning to its end: who is asked, what is shown meanwhile, when it is over."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dsv4ctl.console import Console, make_table
 from dsv4ctl.errors import Interrupted, OperationFailed, UsageError
@@ -183,6 +184,9 @@ def watch_stack(
                 if has_come(wanted.until, said):
                     came = True
                     break
+                if console.lost is not None:
+                    # Nobody reads on. What was seen is in the exit code.
+                    break
         except Interrupted as error:
             interrupted = error
         return Seen(dwell.report(story, pace.lost), came, interrupted)
@@ -214,14 +218,28 @@ def _recorder(path: Path | None, target: str, wanted: Wanted) -> Iterator[Callab
     if path is None:
         yield lambda _: None
         return
+
+    @contextmanager
+    def written() -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise OperationFailed(f"the recording {path} cannot be written", why=error.strerror) from error
+
+    def keep(sample: Sample) -> None:
+        with written():
+            write_sample(file, sample)
+
+    with written():
+        file = path.open("w", encoding="utf-8")
     try:
-        file: TextIO
-        with path.open("w", encoding="utf-8") as file:
+        with written():
             started_at = datetime.now(UTC).isoformat(timespec="seconds")
             write_header(file, Header(target, started_at, wanted.interval_s, wanted.limits))
-            yield lambda sample: write_sample(file, sample)
-    except OSError as error:
-        raise OperationFailed(f"the recording {path} cannot be written", why=error.strerror) from error
+        yield keep
+    finally:
+        with written():
+            file.close()
 
 
 class Dwell:
@@ -245,7 +263,8 @@ class Dwell:
                 bound = during.quantile_bound(quantile)
                 if bound is not None:
                     bounds[name] = max(bounds.get(name, 0.0), bound)
-        return story.end(lost=lost, dwell_s=bounds, dwell_count=count)
+        known = {name: bound if math.isfinite(bound) else None for name, bound in bounds.items()}
+        return story.end(lost=lost, dwell_s=known, dwell_count=count)
 
 
 def _histogram(look: PrefillLook) -> "Histogram | None":

@@ -115,8 +115,13 @@ def story(report: Report) -> list[str]:
         which = f"request {fire.request or 'unknown'}" + (f" and {fire.requests - 1} more" if fire.requests > 1 else "")
         lines.append(f"{fire.queue}: the watchdog FIRED{after}: {which}, {fire.at_s:.1f} s")
     if report.dwell_s:
-        bounds = ", ".join(f"{name} at most {bound:g} s" for name, bound in report.dwell_s.items())
+        bounds = ", ".join(
+            f"{name} beyond the last bucket" if bound is None else f"{name} at most {bound:g} s"
+            for name, bound in report.dwell_s.items()
+        )
         lines.append(f"time in the queue of {report.dwell_count} requests: {bounds} (bounds of the engine's histogram)")
+    if report.unlogged:
+        lines.append(f"the log could not be followed at {report.unlogged} looks: {report.unlogged_why}")
     for doubt in report.doubts:
         lines.append(f"{doubt.queue}: INCONCLUSIVE: {doubt.what}")
         lines.append(f"  what would settle it: {doubt.settled_by}")

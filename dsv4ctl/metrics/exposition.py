@@ -1,7 +1,7 @@
 """Reading a Prometheus text exposition of SGLang's, from any version and through any aggregator."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 # Ranks of one data-parallel rank that hold the same requests and may each export them.
@@ -48,7 +48,7 @@ class Exposition:
     def by_dp_rank(self, name: str, **labels: str) -> dict[int, float]:
         """The same for each data-parallel rank; without such a label it is rank 0."""
         replicas: dict[int, dict[tuple[tuple[str, str], ...], float]] = {}
-        for point in self.named(name, **labels):
+        for point in _without_parts(self.named(name, **labels)):
             dp_rank = _rank(point)
             same = tuple(sorted((key, value) for key, value in point.labels.items() if key in _SAME_REQUESTS))
             sums = replicas.setdefault(dp_rank, {})
@@ -102,6 +102,13 @@ class Histogram:
             return None
         wanted = quantile * self.count
         return next(bound for bound, count in self.counts if count >= wanted)
+
+
+def _without_parts(points: Sequence[Point]) -> Sequence[Point]:
+    """With priority scheduling SGLang exports a total, whose priority is empty, beside the count of each priority."""
+    if any(point.labels.get("priority") == "" for point in points):
+        return [point for point in points if not point.labels.get("priority")]
+    return points
 
 
 def parse_exposition(text: str) -> Exposition:

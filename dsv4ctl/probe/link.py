@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import httpcore
 
 from dsv4ctl import __version__
+from dsv4ctl.hosts.lost_tunnel import LostWhileReading, LostWhileWriting
 from dsv4ctl.printable import printable
 from dsv4ctl.probe.outcome import Act, Outcome, Peer, Reply, Times
 from dsv4ctl.probe.reading import Reading, judge
@@ -201,6 +202,8 @@ class _Request:
     def _verdict(self, error: Exception | None) -> tuple[Outcome, str]:
         after = f"after {self._wire.received_bytes} bytes of its response"
         silent_s = self._clock() - (self._wire.last_byte_at or self._began)
+        if isinstance(error, LostWhileReading | LostWhileWriting):
+            return Outcome.UNSEEN, str(error)
         if error is not None and self._status not in {None, _OK}:
             return Outcome.STATUS, f"HTTP {self._status}, and then its body did not come to an end"
         if isinstance(error, TooMuch):
@@ -269,9 +272,13 @@ def _engine_times(meta: Mapping[str, object]) -> dict[str, float]:
 
 
 def _number(value: object) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _encodable(text: str) -> str:

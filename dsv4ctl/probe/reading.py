@@ -112,7 +112,8 @@ class Reading:
                 self.text += part.get("content") or ""
                 self.reasoning += part.get("reasoning_content") or ""
                 self.reason = _reason(choice.get("finish_reason")) or self.reason
-                self.meta = choice.get("meta_info") or self.meta
+                meta = choice.get("meta_info")
+                self.meta = meta if isinstance(meta, dict) and meta else self.meta
         except (KeyError, TypeError, AttributeError):
             self.strange = self.strange or content[:_SHOWN]
 

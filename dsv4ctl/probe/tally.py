@@ -67,6 +67,8 @@ class HopTally:
         failures: how often each outcome came.
         chance: how often chance alone would put all failures on reused connections, where they all are.
         idle_close_s: the shortest time after which it closed idle connections with notice.
+        unseen: requests of which nothing is known: the hop did not take the connection in time, or the way to it was
+            lost.
     """
 
     hop: str
@@ -82,6 +84,7 @@ class HopTally:
     failures: tuple[tuple[Outcome, int], ...]
     chance: float | None
     idle_close_s: float | None
+    unseen: int = 0
 
     @property
     def all(self) -> Count:
@@ -102,7 +105,8 @@ class HopTally:
 
 def tally(hop: str, exchanges: Iterable[Exchange]) -> HopTally:
     """Count what was asked of a hop, and name its manner."""
-    mine = [exchange for exchange in exchanges if exchange.hop == hop and exchange.seen]
+    asked = [exchange for exchange in exchanges if exchange.hop == hop]
+    mine = [exchange for exchange in asked if exchange.seen]
     reused = [exchange for exchange in mine if exchange.reused]
     fresh = [exchange for exchange in mine if not exchange.reused]
     failed = [exchange for exchange in mine if exchange.failed]
@@ -124,6 +128,7 @@ def tally(hop: str, exchanges: Iterable[Exchange]) -> HopTally:
         failures=tuple((outcome, outcomes.count(outcome)) for outcome in dict.fromkeys(outcomes)),
         chance=chance,
         idle_close_s=min(closes, default=None),
+        unseen=len(asked) - len(mine),
     )
 
 

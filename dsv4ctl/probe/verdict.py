@@ -78,6 +78,10 @@ def judge(hops: Sequence[Hop], tallies: Mapping[str, HopTally], workers: Mapping
         if len(unseen) == len(asked):
             text = f"{_listed(unseen)} could not be looked at."
         return Verdict(Kind.UNSEEN, tuple(unseen), None, False, text)
+    if partly := [tallies[hop.name] for hop in asked if tallies[hop.name].unseen]:
+        counts = "; ".join(f"{each.unseen} of {each.unseen + each.all.asked} requests to {each.hop}" for each in partly)
+        text = f"{counts} could not be made or followed to their end; every other request was answered rightly."
+        return Verdict(Kind.UNSEEN, tuple(each.hop for each in partly), None, False, text)
     if not asked:
         return Verdict(
             Kind.INCONCLUSIVE, (), None, False, "Inconclusive: no request came to an end.", "the whole probe"
@@ -102,10 +106,12 @@ def _fault(
     engine: bool,
 ) -> Verdict:
     names = tuple(each.hop for each in broken)
-    worst = broken[0]
+    # What may only be slow excuses nothing else.
+    surely = [each for each in broken if not _may_be_slow(each)]
+    worst = next(iter(surely), broken[0])
     known = [workers[name] for name in names if name in workers]
     aside = "".join(f"; {each}" for each in dict.fromkeys(known))
-    if not inner and _may_be_slow(worst):
+    if not inner and not surely:
         alone = f"asked alone, before and after them, it answered {worst.large.asked} of {worst.large.asked} large ones"
         text = f"Inconclusive: {_how(worst)} while all conversations went on; {alone}: it may only be slow under load."
         unsettled = "a longer --hang-after, a smaller --grow, or less --concurrency"

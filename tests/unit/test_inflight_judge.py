@@ -1,5 +1,7 @@
 """What is said of a queue, sample by sample: by ages where the engine gives them, by counts, and by an old gauge."""
 
+import math
+import random
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -117,6 +119,45 @@ def test_decode_that_expects_nothing_or_stands_still_shows_a_pin_of_prefill() ->
     assert set(states(one_of_two)) == {"flowing"}
     flowing = [stock(float(t), 5, left=float(t), decode=Decode(5, float(t), float(t))) for t in range(60)]
     assert "pinned" not in states(flowing)
+
+
+@pytest.mark.parametrize("interval_s", [1.0, 15.0])
+def test_few_looks_at_which_decode_expects_fewer_are_a_coincidence_whatever_the_time_between(interval_s: float) -> None:
+    looks = [stock(interval_s * t, 1, left=100.0 * t, decode=Decode(0, 0.1)) for t in range(13)]
+    found = judged(looks, Limits(pin_after_s=2.0))
+    assert "pinned" not in {verdict.state for verdict in found[:11]}
+    assert (found[-1].state, found[-1].basis) == ("pinned", "followed")
+
+
+@pytest.mark.parametrize("pin_after_s", [2.0, 4.0])
+def test_counters_that_are_read_less_often_than_the_queue_do_not_stand_still_in_between(pin_after_s: float) -> None:
+    flow = [replace(stock(float(t), 3, left=float(t - t % 5)), left_age_s=float(t % 5)) for t in range(60)]
+    assert {verdict.state for verdict in judged(flow, Limits(pin_after_s=pin_after_s))} == {"flowing"}
+    stuck = [replace(stock(float(t), 1, left=7.0), left_age_s=float(t % 5)) for t in range(30)]
+    assert judged(stuck)[-1].state == "pinned"
+
+
+def test_an_abort_somewhere_else_does_not_clear_a_pin() -> None:
+    looks = [stock(float(t), 1, left=5.0) for t in range(40)]
+    looks = [replace(look, left={**look.left, "aborted": float(look.at_s // 10)}) for look in looks]
+    assert {verdict.state for verdict in judged(looks)[20:]} == {"pinned"}
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "not known"])
+@pytest.mark.parametrize(("before", "after"), [(0.2, 1.0), (0.5, 2.0), (0.5, 5.0)])
+def test_a_load_that_rises_is_no_pin(before: float, after: float, counted: bool) -> None:
+    for seed in range(6):
+        rng, stay_s, now_s, requests = random.Random(seed), 0.8, 0.0, list[tuple[float, float]]()
+        while now_s < 400:
+            now_s += rng.expovariate((before if now_s < 180 else after) / stay_s)
+            requests.append((now_s, now_s + rng.lognormvariate(math.log(stay_s) - 0.125, 0.5)))
+        looks = []
+        for t in range(400):
+            read_s = t - t % 5
+            gone = float(sum(end <= read_s for _, end in requests)) if counted else None
+            inside = sum(begin <= t < end for begin, end in requests)
+            looks.append(replace(stock(float(t), inside, left=gone), left_age_s=float(t % 5)))
+        assert "pinned" not in set(states(looks)), seed
 
 
 def test_at_low_load_a_long_run_is_too_unlikely_to_be_flow() -> None:

@@ -3,10 +3,14 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+import httpx
 import pytest
 
-from dsv4ctl.errors import Interrupted
+from dsv4ctl.errors import Interrupted, OperationFailed
+from dsv4ctl.hosts.base import LogStream
+from dsv4ctl.inflight.collect import PrefillLook
 from dsv4ctl.inflight.judge import Judge
 from dsv4ctl.inflight.report import Story
 from dsv4ctl.inflight.sample import Decode, Queue, Sample
@@ -131,6 +135,44 @@ def test_a_break_in_the_looks_ends_a_span() -> None:
     assert [(span.began_s, span.last_s, span.ended) for span in report.spans] == [(1, 1, False), (3, 3, False)]
     report = told(aged(1, 1, 0.5), aged(60, 1, 0.5), aged(7200, 1, 0.5)).end()
     assert [(span.began_s, span.last_s, span.ended) for span in report.spans] == [(1, 60, False), (7200, 7200, False)]
+
+
+class Engine:
+    """What an engine answers, one after the other."""
+
+    def __init__(self, *prefilled: "int | None") -> None:
+        self.answers = iter(prefilled)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/v1/loads":
+            return httpx.Response(404)
+        tokens = next(self.answers)
+        load = {"timestamp": 1.0, "dp_rank": 0, "disaggregation": {"mode": "prefill", "prefill_inflight_queue_reqs": 0}}
+        told = {} if tokens is None else {"total_prefill_uncached_tokens": tokens}
+        return httpx.Response(200, json={"loads": [load | told]})
+
+
+def looked(engine: Engine, looks: int, **more: Any) -> list[Sample]:
+    with httpx.Client(transport=httpx.MockTransport(engine)) as client:
+        look = PrefillLook("p", "http://p", client, 0.0, **more)
+        return [look.look() for _ in range(looks)]
+
+
+def test_an_answer_that_leaves_a_counter_out_is_no_restart() -> None:
+    assert [sample.started for sample in looked(Engine(10, None, 12, 3, 4), 5)] == ["0", "0", "0", "1", "1"]
+
+
+def test_a_log_that_cannot_be_followed_does_not_end_the_watch() -> None:
+    def refused() -> LogStream:
+        raise OperationFailed("the journal of unit x ended", why="not permitted")
+
+    samples = looked(Engine(1, 2), 2, open_log=refused)
+    assert [sample.failure for sample in samples] == ["", ""]
+    assert samples[1].log_failure == "the journal of unit x ended: not permitted"
+    judge, told_of = Judge(), Story()
+    for sample in samples:
+        told_of.take(sample, judge.judge(sample))
+    assert "the log could not be followed at 2 looks: the journal" in "\n".join(story(told_of.end()))
 
 
 def test_what_a_watch_waits_for() -> None:

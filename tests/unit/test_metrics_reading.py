@@ -55,6 +55,12 @@ def test_ranks_that_hold_the_same_requests_are_one_and_the_others_are_summed() -
     assert queues_of_gauge(read) == (Queue("gauge", 0, 2), Queue("gauge", 1, 4))
 
 
+def test_a_total_beside_the_counts_of_priorities_is_taken_alone() -> None:
+    name = "sglang:num_prefill_inflight_queue_reqs"
+    rows = "".join(f'{name}{{priority="{priority}"}} {count}\n' for priority, count in (("", 3), ("0", 1), ("5", 2)))
+    assert parse_exposition(f"# TYPE {name} gauge\n{rows}").by_dp_rank("num_prefill_inflight_queue_reqs") == {0: 3.0}
+
+
 def test_an_aggregators_prefix_and_an_older_name_are_read_alike() -> None:
     read = parse_exposition(EXPOSITION.replace("sglang:", "sglang_"))
     assert read.total("num_prefill_inflight_queue_reqs") == 6.0

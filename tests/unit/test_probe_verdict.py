@@ -145,6 +145,23 @@ def test_a_hop_that_could_not_be_looked_at_is_not_healthy() -> None:
     assert verdict_of([asked(hop.name, Outcome.UNSEEN) for hop in HOPS]).kind is Kind.UNSEEN
 
 
+def test_requests_that_could_not_be_made_are_no_sound_hop() -> None:
+    exchanges = [*fine(PROXY, ROUTER, PAIR), *(asked(PROXY, Outcome.UNSEEN) for _ in range(5))]
+    found = verdict_of(exchanges)
+    assert (found.kind, found.hops) == (Kind.UNSEEN, (PROXY,))
+    assert "5 of 13 requests to" in found.sentence
+
+
+def test_a_pair_that_is_dead_is_not_excused_by_one_that_may_be_slow() -> None:
+    other = Hop(2, Place("decode-1", "http://127.0.0.1:4", "box"), HOPS[2].prefill, True)
+    slow = [single(PAIR, 1), single(PAIR, 2), single(PAIR, 2)]
+    slow += [asked(PAIR, Outcome.HANGS if number < 3 else Outcome.RIGHT) for number in range(10)]
+    dead = [single(other.name, number, Outcome.HANGS) for number in (1, 1, 2, 2)]
+    found = verdict_of([*slow, *dead], (HOPS[2], other))
+    assert found.kind is Kind.FAULT
+    assert "decode-1 hung every time (4 of 4)" in found.sentence
+
+
 def test_of_two_pairs_the_one_that_fails_is_named() -> None:
     other = Hop(2, Place("decode-1", "http://127.0.0.1:4", "box"), HOPS[2].prefill)
     hops = (*HOPS, other)
