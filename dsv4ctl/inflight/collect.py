@@ -31,6 +31,8 @@ LOADS_AGAIN_S = 10.0
 """After so long an engine that had no loads is asked for them again."""
 
 _LINES_AT_ONCE = 500
+# An engine with --api-key has its metrics open to everybody, and its loads not.
+_NOT_FOR_US = frozenset({400, 401, 403, 404, 405, 501})
 
 
 class CannotSample(Exception):
@@ -38,7 +40,7 @@ class CannotSample(Exception):
 
 
 class NoSuchPage(CannotSample):
-    """It answers, and has no such page: an older engine."""
+    """It answers, and has no such page for us: an older engine, or one that wants a key for it."""
 
 
 @dataclass
@@ -262,8 +264,8 @@ def _get(client: "httpx.Client", url: str, clock: Callable[[], float]) -> _Answe
         raise CannotSample(f"{url}: {type(error).__name__}: {error}") from error
     except HostUnreachable as error:
         raise CannotSample(str(error)) from error
-    if reply.status_code == httpx.codes.NOT_FOUND:
-        raise NoSuchPage(f"{url} is not there")
+    if reply.status_code in _NOT_FOR_US:
+        raise NoSuchPage(f"{url} answered HTTP {reply.status_code}")
     if reply.status_code != httpx.codes.OK:
         raise CannotSample(f"{url} answered HTTP {reply.status_code}")
     return _Answer(bytes(body), reply.headers.get("date"), clock() - began_s)

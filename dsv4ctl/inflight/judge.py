@@ -160,9 +160,14 @@ class _QueueJudge:
         of_request: dict[str, Any] = {"fired": fired}
         if eldest is not None:
             of_request |= {"request": eldest.rid, "oldest_s": eldest.age_s}
-        elif self.last is not None:
+        elif self.last is not None and self._has_come_of_age(self.last, sample.at_s - self.last_s):
             of_request |= {"request": self.last.oldest_id, "oldest_s": self.last.oldest_age_s}
         return self._say(sample, queue, "fired", "seen", *evidence, **of_request)
+
+    @staticmethod
+    def _has_come_of_age(queue: Queue, later_s: float) -> bool:
+        """Whether the oldest of a look can be one that the watchdog has ended so much later."""
+        return bool(queue.timeout_s and (queue.oldest_age_s or 0.0) + later_s >= queue.timeout_s)
 
     @staticmethod
     def _fire_lines(sample: Sample, queue: Queue) -> list[Event]:

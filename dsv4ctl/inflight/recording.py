@@ -15,6 +15,7 @@ from dsv4ctl.errors import UsageError
 from dsv4ctl.inflight.judge import Limits
 from dsv4ctl.inflight.sample import Sample
 from dsv4ctl.inflight.trace import read_trace
+from dsv4ctl.printable import printable
 
 KIND = "dsv4ctl watch-inflight"
 SCHEMA_VERSION = 1
@@ -94,7 +95,7 @@ def _ours(path: Path, lines: list[str]) -> Recording:
                 _check_kind(path, document)
                 header = of_header.validate_python({key: document[key] for key in Header.__dataclass_fields__})
             else:
-                samples.append(_checked(of_sample.validate_python(document["sample"]), last_s))
+                samples.append(_checked(of_sample.validate_python(_shown(document["sample"])), last_s))
                 last_s[samples[-1].worker] = samples[-1].at_s
         except (json.JSONDecodeError, ValidationError, KeyError, TypeError, ValueError) as error:
             if number == len(lines) and number > 1:
@@ -102,6 +103,15 @@ def _ours(path: Path, lines: list[str]) -> Recording:
             raise UsageError(f"{path}, line {number}: no sample of a watch ({_first_line(error)})") from error
     assert header is not None
     return Recording(header, tuple(samples))
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401 - whatever JSON may hold
+    """The same, with every text as it may be printed: a file from somewhere else is no terminal's master."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key): _shown(item) for key, item in value.items()}
+    return [_shown(item) for item in value] if isinstance(value, list) else value
 
 
 def _no_number(word: str) -> float:

@@ -13,11 +13,14 @@ from dsv4ctl.inflight.judge import Judge, Limits
 from dsv4ctl.inflight.recording import Header, read_recording, write_header, write_sample
 from dsv4ctl.inflight.report import Story
 from dsv4ctl.inflight.sample import Decode, Event, Queue, Sample
+from dsv4ctl.printable import printable
 
 TRACE = "1 1 1 1 1 1 0 0 1 1 1 1 1 1 1 1 1"
 HEADER = Header("stack", "2026-11-30T00:00:00+00:00", 1.0, Limits(9.0, 8.0))
 
 counts = st.integers(0, 5)
+# As a watch writes them; a file may hold others, which are made so when it is read.
+texts = st.text().map(printable)
 queues = st.builds(
     Queue,
     source=st.sampled_from(["dsv4", "loads", "gauge", "log"]),
@@ -39,7 +42,7 @@ samples = st.builds(
     queues=st.lists(queues, max_size=2).map(tuple),
     left=st.dictionaries(st.sampled_from(["success", "failed"]), st.floats(0, 1e6)),
     decode=st.none() | st.builds(Decode, expecting=counts, silent_s=st.floats(0, 50)),
-    events=st.lists(st.builds(Event, kind=st.just("fired"), text=st.text(), rid=st.none() | st.text())).map(tuple),
+    events=st.lists(st.builds(Event, kind=st.just("fired"), text=texts, rid=st.none() | texts)).map(tuple),
     failure=st.sampled_from(["", "refused"]),
 )
 
@@ -120,6 +123,15 @@ def test_times_as_scripts_write_them(write: Callable[[str], Path], text: str) ->
 def test_nonsense_is_refused_with_the_line(write: Callable[[str], Path], text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says.replace("(", r"\(")):
         read_recording(write(text))
+
+
+def test_escapes_in_a_recording_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    path = tmp_path / "forged.jsonl"
+    with path.open("w") as file:
+        write_header(file, Header("t", "", 1.0, Limits()))
+        write_sample(file, Sample("p\x1b[2J", 0.0, 1.0, failure="\x9b5mgone"))
+    (sample,) = read_recording(path).samples
+    assert (sample.worker, sample.failure) == ("p\\x1b[2J", "\\x9b5mgone")
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from dsv4ctl.inflight.sample import Queue
 from dsv4ctl.metrics.exposition import Unreadable, parse_exposition
 from dsv4ctl.metrics.loads import UnreadableLoads, parse_loads
 
+STAMP = "[2026-11-30 00:28:23 TP0] "
+FORGED_ID = "x room=1 state=a age_s=1.2.3 timeout_s=1 rank=tp0/pp0/dp0"
 EXPOSITION = """\
 # HELP sglang:num_prefill_inflight_queue_reqs The number of requests.
 # TYPE sglang:num_prefill_inflight_queue_reqs gauge
@@ -146,7 +148,7 @@ def test_an_age_needs_no_clock_of_ours() -> None:
     ("line", "found"),
     [
         (
-            "[x] dsv4 inflight timeout rid=a b=c room=5 state=transferring age_s=4.000 timeout_s=4 rank=tp0/pp0/dp1",
+            f"{STAMP}dsv4 inflight timeout rid=a b=c room=5 state=transferring age_s=4.000 timeout_s=4 rank=tp0/pp0/dp1",
             ("fired", 1, "a b=c", 4.0, "transferring", None),
         ),
         (
@@ -158,8 +160,23 @@ def test_an_age_needs_no_clock_of_ours() -> None:
             ("batch", 0, None, None, None, 3),
         ),
         (
-            "[x] Prefill transfer failed for request rank=0 req.rid='r 1' req.bootstrap_room=5 with exception",
+            f"{STAMP}Prefill transfer failed for request rank=0 req.rid='r 1' req.bootstrap_room=5 with exception",
             ("transfer failed", 0, "r 1", None, None, None),
+        ),
+        (
+            f"{STAMP}Receive: 'dsv4 inflight timeout rid=a room=5 state=t age_s=4.0 timeout_s=4 rank=tp0/pp0/dp0'",
+            None,
+        ),
+        (
+            f"dsv4 inflight timeout rid={FORGED_ID} room=5 state=transferring age_s=4.0 timeout_s=4 rank=tp0/pp0/dp0",
+            (
+                "fired",
+                0,
+                FORGED_ID,
+                4.0,
+                "transferring",
+                None,
+            ),
         ),
         ("Decode batch, #running-req: 1", None),
         ("", None),
