@@ -148,7 +148,7 @@ def test_an_age_needs_no_clock_of_ours() -> None:
     ("line", "found"),
     [
         (
-            f"{STAMP}dsv4 inflight timeout rid=a b=c room=5 state=transferring age_s=4.000 timeout_s=4 rank=tp0/pp0/dp1",
+            f"{STAMP}dsv4 inflight timeout rid=a b=c room=5 state=transferring age_s=4.00 timeout_s=4 rank=tp0/pp0/dp1",
             ("fired", 1, "a b=c", 4.0, "transferring", None),
         ),
         (
