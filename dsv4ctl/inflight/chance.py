@@ -31,8 +31,10 @@ def chance_of_run(looks: int, *, occupied: int, empty: int) -> float:
     uniform prior (the Beta-Bernoulli predictive, Polya's urn), so that little history makes for little certainty: with
     none at all it is 1 / (looks + 1).
     """
-    log_chance = math.fsum(math.log((occupied + 1 + i) / (occupied + empty + 2 + i)) for i in range(looks))
-    return math.exp(log_chance)
+    # The product of (occupied + 1 + i) / (occupied + empty + 2 + i) for every look i, which may be a hundred thousand.
+    of_occupied = math.lgamma(occupied + 1 + looks) - math.lgamma(occupied + 1)
+    of_all = math.lgamma(occupied + empty + 2 + looks) - math.lgamma(occupied + empty + 2)
+    return math.exp(of_occupied - of_all)
 
 
 def looks_needed(*, occupied: int, empty: int, chance: float) -> int | None:

@@ -128,7 +128,9 @@ class _QueueJudge:
             kept_out = f"a decode scheduler has published nothing for {silent_s:.0f} s: {_MAY_WAIT}"
         state: State = "flowing" if moved else "idle"
         evidence = filter(None, (self._gone(moved=moved), kept_out))
-        return self._say(sample, queue, state, "seen", *evidence, kept_out=kept_out)
+        # Up to 0.5.18 SGLang publishes nothing while anything is inflight and no batch is: an old 0 may not be one now.
+        basis: Basis = "seen" if (queue.written_age_s or 0.0) <= _FRESH_S else "unsure"
+        return self._say(sample, queue, state, basis, *evidence, kept_out=kept_out)
 
     def _is_another_engine(self, sample: Sample, queue: Queue, left: float | None) -> bool:
         """Whether the engine was started anew since the sample before: counters that only grow have fallen."""

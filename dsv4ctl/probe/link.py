@@ -15,6 +15,7 @@ from dsv4ctl.printable import printable
 from dsv4ctl.probe.outcome import Act, Outcome, Peer, Reply, Times
 from dsv4ctl.probe.reading import Reading, judge
 from dsv4ctl.probe.wire import MOST_BYTES, Dialler, NoConnection, TooMuch, Wire
+from dsv4ctl.redaction import redact
 
 PATH = "/v1/chat/completions"
 _OK = 200
@@ -145,7 +146,7 @@ class _Request:
         except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError) as raised:
             error = raised
         outcome, detail = self._verdict(error)
-        detail = printable(detail)
+        detail = self._without_key(printable(detail))
         times = Times(
             connect_s=connect_s,
             first_byte_s=self._since(self._wire.first_byte_at),
@@ -162,11 +163,16 @@ class _Request:
             detail,
             times,
             peer,
-            text=_encodable((reading.text or reading.reasoning)[:_TEXT_KEPT]),
+            text=self._without_key(_encodable((reading.text or reading.reasoning)[:_TEXT_KEPT])),
             prompt_tokens=reading.prompt_tokens,
             completion_tokens=reading.completion_tokens,
             engine_s=_engine_times(reading.meta),
         )
+
+    def _without_key(self, text: str) -> str:
+        """Proxies say which key they do not know."""
+        key = self._ask.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        return text.replace(key, redact("KEY", key)) if key else text
 
     def _exchange(self) -> None:
         content = json.dumps(self._ask.body, ensure_ascii=False).encode()

@@ -173,3 +173,11 @@ def test_headers_are_sent(server: Recall) -> None:
         link.ask(Ask(BODY, CODE, PATIENCE_S, {"Authorization": "Bearer secret"}))
     assert server.headers[0]["Authorization"] == "Bearer secret"
     assert "secret" not in repr(Ask(BODY, CODE, PATIENCE_S, {"Authorization": "Bearer secret"}))
+
+
+def test_a_key_that_comes_back_is_not_shown(server: Recall) -> None:
+    server.spoil = lambda _: "Incorrect API key provided: secret-key"
+    with link_to(server.url) as link:
+        reply = link.ask(Ask(BODY, CODE, PATIENCE_S, {"Authorization": "Bearer secret-key"}))
+    assert "secret-key" not in repr(reply)
+    assert "<redacted sha256:" in reply.text
