@@ -142,6 +142,9 @@ def _repeat(sent: Sent) -> None:
     room = sent.receiver.bootstrap_room
     try:
         with lock:
+            if sent.receiver.conclude_state is not None or sent.receiver.abort_notified:
+                # Behind an abort it would open a room again whose pages decode gives away.
+                return
             socket.send_multipart(again(sent.message), flags=zmq.NOBLOCK)
     except zmq.ZMQError as error:
         logger.warning("dsv4 handshake room=%s cannot be repeated: %s", room, error)

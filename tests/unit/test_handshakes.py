@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from serving.inflight.told import AGAIN, NIXL_GUARD
-from serving.transfer.handshakes import LOOK_EVERY_S, MANY, RECENT_S, Handshakes, Repeater, again, send
+from serving.transfer.handshakes import LOOK_EVERY_S, MANY, RECENT_S, Handshakes, Repeater, Sent, _repeat, again, send
 from tests.relay import Relay
 
 WITHIN_MS = 5000
@@ -21,6 +21,7 @@ class Receiver:
     def __init__(self, socket: "zmq.Socket[bytes]", room: int) -> None:
         self.socket, self.lock, self.bootstrap_room = socket, threading.Lock(), room
         self.conclude_state: object | None = None
+        self.abort_notified = False
 
     def _connect_to_bootstrap_server(self, _: object) -> tuple[Any, Any]:
         return self.socket, self.lock
@@ -113,3 +114,17 @@ def test_a_message_that_went_down_with_its_connection_arrives_once_more(
         relay.stop()
         for socket in (*fresh._monitors.values(), decode, prefill):
             socket.close(linger=0)
+
+
+def test_behind_an_abort_nothing_is_repeated(context: "zmq.Context[Any]") -> None:
+    prefill, decode = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    with prefill, decode:
+        decode.connect(f"tcp://127.0.0.1:{prefill.bind_to_random_port('tcp://127.0.0.1')}")
+        ended, aborted, waits = (Receiver(decode, room) for room in (1, 2, 3))
+        ended.conclude_state, aborted.abort_notified = "Failed", True
+        rank = {"rank_ip": "127.0.0.1", "rank_port": 1}
+        for receiver in (ended, aborted, waits):
+            _repeat(Sent(receiver, rank, [NIXL_GUARD, b"%d" % receiver.bootstrap_room], 0.0))
+        assert prefill.poll(WITHIN_MS)
+        assert prefill.recv_multipart()[1] == b"3"
+        assert not prefill.poll(200)
