@@ -106,7 +106,8 @@ def _words(timed: Timed) -> list[str]:
     if kind == "kill" and facts.get("killed"):
         return [f"{', '.join(facts['killed'])} had to be killed"]
     if kind == "gone" and facts.get("removed_segments"):
-        return [f"{len(facts['removed_segments'])} files in /dev/shm removed"]
+        count = len(facts["removed_segments"])
+        return [f"{count} file{'' if count == 1 else 's'} in /dev/shm removed"]
     if kind == "pair" and timed.state == "done":
         return [f"{timed.step.id.partition(':')[2]} answered rightly"]
     return []
