@@ -229,7 +229,7 @@ def attempt(mode, *overrides):
     except AttributeError as missing:
         return f"SGLang's own: {{missing}}"
 
-print(json.dumps([attempt("prefill"), attempt("decode"), attempt("prefill", ("x", {{"disaggregation_mode": "decode"}}))]))
+print(json.dumps([attempt("null"), attempt("decode"), attempt("null", ("x", {{"disaggregation_mode": "decode"}}))]))
 """
 
 
@@ -243,12 +243,13 @@ def test_a_hazard_is_found_in_what_an_engine_starts_with_wherever_that_comes_fro
     )
     assert ended.returncode == 0, ended.stderr
     served, answer = ended.stdout.splitlines()
-    prefill, decode, resolved = json.loads(answer)
+    unified, decode, resolved = json.loads(answer)
     assert served == "served"
-    assert prefill.startswith("SGLang's own: ")
+    assert unified.startswith("SGLang's own: ")
     assert decode == resolved
     assert decode.startswith(
-        "dsv4: error: SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE is switched off and --disaggregation-mode decode: "
+        "dsv4: error: SGLANG_DISAGGREGATION_DEFERRED_DECODE_KV_RELEASE is switched off and --disaggregation-mode decode or "
+        "prefill: "
     )
 
 
