@@ -248,8 +248,9 @@ def test_one_side_alone_is_refused_where_the_other_is_no_help(stack: Stack) -> N
     assert refused.code == 6
     assert "restart of both sides was begun" in refused.err or "is not running" in refused.err
     note(stack, "kill -9, then --only", "await:prefill-0", code)
-    prefill = stack.record("prefill-0")["handle"]["pid"]
-    os.kill(prefill, signal.SIGKILL)
+    for pid, unit in stack.left(frozenset()).pids.items():
+        if unit.endswith("prefill-0"):
+            os.kill(pid, signal.SIGKILL)
     wait_until(lambda: stack.status()[0] == 1, deadline_s=20, what="status to see the dead prefill")
     refused = stack.dsv4.run("co-restart", "--only", "decode", "--yes", stack.profile.path)
     assert refused.code == 6
