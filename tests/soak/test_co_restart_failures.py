@@ -310,6 +310,7 @@ def test_a_host_that_stays_away(remote: tuple[Stack, Sshd]) -> None:
     note(stack, "the host is away for longer", "await:prefill-0", process.returncode)
 
 
+@pytest.mark.timeout(3000)
 def test_twenty_in_a_row_under_load_leave_nothing_more(stack: Stack) -> None:
     def counted() -> tuple[int, int, int]:
         left = stack.left(frozenset())
