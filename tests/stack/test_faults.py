@@ -61,7 +61,6 @@ def frozen_for_as_long_as_one_watches(stack: FaultStack, seed: int) -> Evidence:
     return evidence
 
 
-@pytest.mark.beside
 def test_on_stock_sglang_the_same_fault_pins_requests_for_as_long_as_one_watches(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
