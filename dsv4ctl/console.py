@@ -7,9 +7,10 @@ import errno
 import json
 import os
 import re
+import select
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from dsv4ctl.findings import Finding, Severity
 SCHEMA_VERSION = 1
 ACCENT = "cyan"
 _PIPE_WIDTH = 200
+_LOOK_FOR_CTRL_C_S = 0.2
 _UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold", Severity.UNKNOWN: "bold"}
 
@@ -164,8 +166,8 @@ class Console:
         if self.machine and error is not self._told:
             self._envelope(None, error=error)
 
-    def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before something destructive.
+    def confirm(self, question: str, *, yes: bool, check: Callable[[], None]) -> None:
+        """Ask before something destructive. `check` raises what ends the wait for an answer.
 
         Raises:
             Refused: the person said no.
@@ -177,6 +179,8 @@ class Console:
         if sys.stdin is None or not sys.stdin.isatty():
             raise UsageError(f"{question} Nobody is at the terminal to answer.", hint="add --yes to go ahead")
         self._err.print(f"{question} [y/N] ", markup=False, end="")
+        while not select.select([sys.stdin], [], [], _LOOK_FOR_CTRL_C_S)[0]:
+            check()
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             raise Refused("nothing was changed", why="the answer was not yes")
 

@@ -11,6 +11,8 @@ from types import FrameType
 
 from dsv4ctl.errors import Interrupted
 
+_LONGEST_WAIT_S = 1.0
+
 
 class Interrupts:
     """Whether the person asked us to stop. `sleep` is the sleep to give to `wait_until`: it ends early when asked.
@@ -49,9 +51,12 @@ class Interrupts:
         Raises:
             Interrupted: the person asked us to stop, before or meanwhile.
         """
-        with contextlib.suppress(queue.Empty):
-            self._alarm.get(timeout=seconds)
-            self._alarm.put(None)  # for other threads that sleep
+        end_s = time.monotonic() + seconds
+        while not self._asked and (left_s := end_s - time.monotonic()) > 0:
+            # A signal between the interpreter's look for one and the wait is handled after the wait only.
+            with contextlib.suppress(queue.Empty):
+                self._alarm.get(timeout=min(left_s, _LONGEST_WAIT_S))
+                self._alarm.put(None)  # for other threads that sleep
         self.check()
 
     def acknowledge(self) -> None:

@@ -26,7 +26,8 @@ def run_stop(console: Console, ref: str | None, *, grace_s: float, yes: bool) ->
     with interruptible() as interrupts, open_target(ref, open_host) as target, ExitStack() as locks:
         console.target = target.name
         _show(console, target)
-        console.confirm(f"End stack {target.name} on {', '.join(target.fleet)}?", yes=yes)
+        question = f"End stack {target.name} on {', '.join(target.fleet)}?"
+        console.confirm(question, yes=yes, check=interrupts.check)
         for place in target.fleet.values():
             locks.enter_context(hold_lock(place.host, place.store.lock_path(target.name), "stop"))
         # Between the look and the lock another dsv4ctl may have ended it, or started it anew.

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from dsv4ctl.console import Output, command_session
+from dsv4ctl.errors import UsageError
 from dsv4ctl.options import OutputOption, ProfileArgument
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -28,8 +29,8 @@ def probe(
         int, typer.Option(metavar="C", min=1, max=16, help="How many conversations of each kind at each hop at once.")
     ] = 1,
     gaps: Annotated[
-        str, typer.Option(metavar="S,S,...", help="Seconds that lie between rounds, in turn.")
-    ] = "0,4,6,60",
+        str | None, typer.Option(metavar="S,S,...", help="Seconds that lie between rounds, in turn. Absent: 0,4,6,60.")
+    ] = None,
     grow: Annotated[int, typer.Option(metavar="TOKENS", min=0, help="Tokens that each round adds, about.")] = 256,
     hang_after: Annotated[
         float | None,
@@ -57,15 +58,17 @@ def probe(
     """Ask every hop of a request's path for generations whose right answer is known, and say which hop fails."""
     # The verdict stands even when nobody reads to the end, so its exit code must.
     with command_session("probe", output, acting=True) as console:
-        from dsv4ctl.probe.questions import gaps_of
+        from dsv4ctl.probe.questions import USUAL_GAPS, gaps_of
         from dsv4ctl.probe.session import Wanted, run_probe
 
+        if gaps is not None and not rounds:
+            raise UsageError("--gaps lie between rounds, and there are none", hint="add --rounds N")
         wanted = Wanted(
             profile=profile,
             vias=tuple(via or ()),
             rounds=rounds,
             concurrency=concurrency,
-            gaps_s=gaps_of(gaps),
+            gaps_s=gaps_of(gaps or USUAL_GAPS),
             grow_tokens=grow,
             hang_after_s=hang_after,
             model=model,

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -30,7 +31,10 @@ LARGEST_ANSWER = 64 * 1024 * 1024
 LOADS_AGAIN_S = 10.0
 """After so long an engine that had no loads is asked for them again."""
 
-_LINES_AT_ONCE = 500
+LINES_WITHIN_S = 2.0
+"""For so long at most a look reads lines that are there already."""
+
+_FIRES_REMEMBERED = 4096
 # An engine with --api-key has its metrics open to everybody, and its loads not.
 _NOT_FOR_US = frozenset({400, 401, 403, 404, 405, 501})
 
@@ -103,6 +107,7 @@ class PrefillLook:
     _starts: int = 0
     _last_batch: Event | None = None
     _log: "LogStream | None" = None
+    _fired: deque[tuple[int, str | None, str | None]] = field(default_factory=lambda: deque(maxlen=_FIRES_REMEMBERED))
 
     def look(self) -> Sample:
         """One sample; one with a `failure` where the worker could not be looked at."""
@@ -225,14 +230,21 @@ class PrefillLook:
         found: list[Event] = []
         if self._log is None:
             self._log = self.open_log()
-        end_s = self.clock() + (LINE_WITHIN_S if has_fired else 0.0)
-        for _ in range(_LINES_AT_ONCE):
+        began_s = self.clock()
+        end_s = began_s + (LINE_WITHIN_S if has_fired else 0.0)
+        while self.clock() - began_s < LINES_WITHIN_S:
             line = self._log.readline(max(0.0, end_s - self.clock()))
             if line is None:
                 break
-            if (event := event_of(line)) is not None:
-                found.append(event)
-                end_s = self.clock() if event.kind == "fired" else end_s
+            if (event := event_of(line)) is None:
+                continue
+            if event.kind == "fired":
+                end_s = self.clock()
+                one = (event.dp_rank, event.rid, event.room)
+                if one in self._fired:
+                    continue
+                self._fired.append(one)
+            found.append(event)
         batches = [event for event in found if event.kind == "batch"]
         if batches:
             self._last_batch = batches[-1]

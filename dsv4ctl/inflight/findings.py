@@ -8,12 +8,13 @@ def findings_of(report: Report) -> tuple[Finding, ...]:
     """One finding for each pin, for each fire of the watchdog, and for each queue that could not be seen."""
     found: list[Finding] = []
     for pin in report.pins:
-        which = f"request {pin.request}" if pin.request else f"{pin.requests} or more requests"
+        which = f"request {pin.named}" if pin.request else f"{pin.requests} or more requests"
         was, are = ("were", "are") if pin.requests > 1 and not pin.request else ("was", "is")
         still = f"and {are} gone since" if pin.ended else "and not seen since" if pin.unseen else f"and still {are}"
         message = f"{pin.queue}: {which} {was} inflight for at least {pin.oldest_s:.1f} s {still}"
         remedy = "`dsv4ctl logs` of its decode; the watchdog ends it at its timeout, where it is on"
-        evidence = {"queue": pin.queue, "request": pin.request, "oldest_s": pin.oldest_s, "basis": pin.basis}
+        request = {"request": pin.request, "rid": pin.rid}
+        evidence = {"queue": pin.queue, **request, "oldest_s": pin.oldest_s, "basis": pin.basis}
         found.append(Finding("PREFILL_PINNED", Severity.ERROR, message, remedy, evidence))
     for fire in report.fires:
         after = f" after {fire.age_s:.1f} s" if fire.age_s is not None else ""

@@ -1,10 +1,12 @@
 """What a watch comes to: spans, pins and fires, how well it could see, and what it could not conclude."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from dsv4ctl.inflight.readings import hash_of
 from dsv4ctl.inflight.sample import REFRESH_S, Sample, Source
 from dsv4ctl.inflight.spans import Span, Spans
 from dsv4ctl.inflight.verdict import Verdict
@@ -12,13 +14,15 @@ from dsv4ctl.inflight.verdict import Verdict
 Outcome = Literal["healthy", "pinned", "could not look", "inconclusive"]
 
 _MINUTE_S = 60.0
+_ROUND_TRIP_UNIT_S = 1e-4
 
 
 @dataclass(frozen=True)
 class Pin:
     """Samples in a row at which a queue was called pinned. `oldest_s`: for how long the request was inflight, at least.
 
-    `request` names it where the source does; `ended`: a later look no longer found it; `unseen`: no later look could.
+    `request` names it where the source does: by a hash of its id, `rid`, which is known once the watchdog has ended it.
+    `ended`: a later look no longer found it; `unseen`: no later look could.
     """
 
     queue: str
@@ -30,6 +34,12 @@ class Pin:
     basis: str
     ended: bool
     unseen: bool = False
+    rid: str | None = None
+
+    @property
+    def named(self) -> str | None:
+        """The request in words; None where the source does not name it."""
+        return f"{self.request} ({self.rid})" if self.request and self.rid else self.request
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,8 @@ class Report:
     `stale` those at figures that had stood still for too long.
 
     `dwell_s` are upper bounds of quantiles of the time in the queue, by their names, where the engine counts it; None
-    beyond its last bucket. `unlogged` are looks at which the log could not be followed, `unlogged_why` the last reason.
+    beyond its last bucket. `spans` are the last of the `spans_seen`. `unlogged` are looks at which the log could not be
+    followed, `unlogged_why` the last reason.
     """
 
     seconds: float
@@ -88,6 +99,7 @@ class Report:
     stale: int = 0
     unlogged: int = 0
     unlogged_why: str = ""
+    spans_seen: int = 0
 
 
 class Story:
@@ -99,7 +111,7 @@ class Story:
         self._source: dict[str, Source] = {}
         self._pins: list[Pin] = []
         self._fires: list[Fire] = []
-        self._round_trips: list[float] = []
+        self._round_trips: Counter[int] = Counter()
         self._left_moved: set[str] = set()
         self._seen_empty: set[str] = set()
         self._began_s: float | None = None
@@ -116,7 +128,7 @@ class Story:
         if sample.failure:
             self._failed += 1
         else:
-            self._round_trips.append(sample.round_trip_s)
+            self._round_trips[round(sample.round_trip_s / _ROUND_TRIP_UNIT_S)] += 1
         if sample.log_failure:
             self._unlogged += 1
             self._unlogged_why = sample.log_failure
@@ -146,7 +158,9 @@ class Story:
         open_pin = self._open_pin.get(name)
         if verdict.state != "pinned":
             if open_pin is not None and verdict.state not in ("unreachable", "stale"):
-                self._pins.append(replace(self._open_pin.pop(name), ended=True))
+                fired = verdict.request if verdict.state == "fired" else None
+                rid = fired if fired is not None and hash_of(fired) == open_pin.request else None
+                self._pins.append(replace(self._open_pin.pop(name), ended=True, rid=rid))
             return
         oldest_s = verdict.oldest_s or 0.0
         if open_pin is not None and open_pin.request == verdict.request:
@@ -185,6 +199,7 @@ class Story:
             round_trip_p99_s=_quantile(self._round_trips, 0.99),
             sources=tuple(dict.fromkeys(self._source.values())),
             spans=self._spans.all(),
+            spans_seen=self._spans.number(),
             pins=pins,
             fires=tuple(self._fires),
             doubts=doubts,
@@ -221,7 +236,7 @@ class Story:
         return []
 
     def _doubts_of_old_counts(self, name: str, source: Source) -> list[Doubt]:
-        spans = [span for span in self._spans.all() if span.queue == name]
+        spans = self._spans.number(name)
         refresh_s = REFRESH_S[source]
         frozen = (
             f"the {source} may be frozen: it is written with a batch, otherwise every {refresh_s:g} s at most, and not "
@@ -230,11 +245,11 @@ class Story:
         settled_by = "/v1/loads of the engine, which is live: watch the stack itself instead of its gauge"
         if not spans:
             return [Doubt(name, f"never above 0, and {frozen}", settled_by)]
-        longest_s = max(span.seen_s for span in spans)
+        longest_s = self._spans.longest_s(name)
         observed = (
             f"none observed for {_MINUTE_S:g} s" if longest_s < _MINUTE_S else f"the longest for {longest_s:.0f} s"
         )
-        number = "at least one span" if len(spans) == 1 else f"at least {_in_words(len(spans))} spans"
+        number = "at least one span" if spans == 1 else f"at least {_in_words(spans)} spans"
         return [Doubt(name, f"{number} with something inflight, {observed}; {frozen}", settled_by)]
 
 
@@ -243,8 +258,11 @@ def _in_words(number: int) -> str:
     return words[number] if number < len(words) else str(number)
 
 
-def _quantile(values: Sequence[float], quantile: float) -> float | None:
-    """The smallest value that at least this part of all does not exceed; None of none."""
-    if not values:
-        return None
-    return sorted(values)[max(0, math.ceil(quantile * len(values)) - 1)]
+def _quantile(counted: Counter[int], quantile: float) -> float | None:
+    """The smallest of the counted times that at least this part of all does not exceed, in seconds; None of none."""
+    wanted = max(1, math.ceil(quantile * counted.total()))
+    for value in sorted(counted):
+        wanted -= counted[value]
+        if wanted <= 0:
+            return value * _ROUND_TRIP_UNIT_S
+    return None

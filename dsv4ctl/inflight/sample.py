@@ -65,8 +65,8 @@ EventKind = Literal["fired", "transfer failed", "batch"]
 class Event:
     """A line of the worker's log that means something: the watchdog fired, a transfer failed, a batch was prefilled.
 
-    `rid`, `age_s` and `state` are those of the request, where the line names them; `count` is the number of inflight
-    requests in a batch's line.
+    `rid`, `room`, `age_s` and `state` are those of the request, where the line names them; `count` is the number of
+    inflight requests in a batch's line.
     """
 
     kind: EventKind
@@ -76,6 +76,7 @@ class Event:
     age_s: float | None = None
     state: str | None = None
     count: int | None = None
+    room: str | None = None
 
 
 @dataclass(frozen=True)

@@ -104,10 +104,10 @@ def story(report: Report) -> list[str]:
         f"at {span.looks} looks, at most {span.most}{_end_of(span)}"
         for span in report.spans[-20:]
     ]
-    if len(report.spans) > 20:
-        lines.insert(1, f"{len(report.spans)} spans with something inflight, the last 20 of them:")
+    if report.spans_seen > 20:
+        lines.insert(1, f"{report.spans_seen} spans with something inflight, the last 20 of them:")
     for pin in report.pins:
-        which = f"request {pin.request}" if pin.request else f"{pin.requests} at least, which the source does not name"
+        which = f"request {pin.named}" if pin.request else f"{pin.requests} at least, which the source does not name"
         over = "gone since" if pin.ended else "not seen since" if pin.unseen else "still there"
         lines.append(f"{pin.queue}: PINNED for at least {pin.oldest_s:.1f} s: {which}; {over} ({pin.basis})")
     for fire in report.fires:

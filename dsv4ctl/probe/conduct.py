@@ -118,8 +118,9 @@ class Conduct:
     def walk(self, hops: Sequence[Hop]) -> None:
         """A small and a large generation at every hop, from the engine outwards; each that fails once more.
 
-        Where a hop fails, those behind it are asked again: whether they still answer is what the verdict hangs on.
-        Before one that always fails, a hop can only show that it suffers from it, and one question is enough for that.
+        While a hop that failed is asked again, so are those behind it: whether they answer at that moment is what the
+        verdict hangs on, for an engine may stand still for a minute and go on. Before one that always fails, a hop can
+        only show that it suffers from it, and one question is enough for that.
 
         Raises:
             Interrupted: the person wants to end; what was asked is in the record.
@@ -129,12 +130,10 @@ class Conduct:
             if any(self._manner(other) is Manner.ALWAYS for other in behind):
                 self._single(hop, SMALL)
                 continue
-            self._walk(hop)
-            if self._failed(hop):
-                for other in behind:
-                    if other.depth == hop.depth + 1 and self._manner(other) is Manner.ANSWERS:
-                        self._walk(other)
-                        self._as_large_or_small(hop, other)
+            sound = [other for other in behind if other.depth == hop.depth + 1 and self._manner(other).sound]
+            self._walk(hop, sound)
+            for other in sound:
+                self._as_large_or_small(hop, other)
 
     def _as_large_or_small(self, failing: Hop, behind: Hop) -> None:
         """Where a hop fails on one size, the hop behind it is asked as often for just that."""
@@ -148,24 +147,27 @@ class Conduct:
                     return
                 self._single(behind, number)
 
-    def _walk(self, hop: Hop) -> None:
+    def _walk(self, hop: Hop, behind: Sequence[Hop] = ()) -> None:
         first = self._single(hop, SMALL)
         if not first.seen:
             return
         if not first.failed:
-            if self._single(hop, LARGE).failed and self._single(hop, LARGE, again=True).failed:
+            if self._single(hop, LARGE).failed and self._beside(hop, [(LARGE, True)], behind)[0].failed:
                 self._single(hop, LARGE, again=True)
             return
-        # Each may take the whole patience, so the rest goes out at once.
-        with ThreadPoolExecutor(3) as pool:
-            rest = [
-                pool.submit(self._single, hop, SMALL, again=True),
-                pool.submit(self._single, hop, LARGE),
-                pool.submit(self._single, hop, LARGE, again=True),
-            ]
-        large = [future.result() for future in rest][1:]
+        _, *large = self._beside(hop, [(SMALL, True), (LARGE, False), (LARGE, True)], behind)
         if not any(exchange.failed for exchange in large):
             self._single(hop, SMALL, again=True)
+
+    def _beside(self, hop: Hop, singles: Sequence[tuple[int, bool]], behind: Sequence[Hop]) -> list[Exchange]:
+        """Further questions to a hop that has failed, of a size and asked again or not: all at once, since each may
+        take the whole patience. Beside them the hops behind it are asked."""
+        with ThreadPoolExecutor(len(singles) + len(behind)) as pool:
+            again = [pool.submit(self._single, hop, number, again=twice) for number, twice in singles]
+            others = [pool.submit(self._walk, other) for other in behind]
+        for walked in others:
+            walked.result()
+        return [future.result() for future in again]
 
     def _single(self, hop: Hop, number: int, *, again: bool = False) -> Exchange:
         characters = self._questions.small if number == SMALL else self._questions.large

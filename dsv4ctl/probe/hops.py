@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP_PORT = 8998
 _PORTS = 1 << 16
 ENGINE_ENV = "SGLANG_USE_CPU_ENGINE"
-# Prefill has answered long before decode has; once decode is done, nothing new can come from it.
 _OTHER_HALF_S = 3.0
+"""What prefill has to say still, once decode has failed."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +184,13 @@ class Caller:
         body.pop("stream_options", None)
         half = _Half(self._prefill, replace(ask, body=body, answer=None))
         half.start()
+        reply: Reply | None = None
         try:
             reply = self._server.ask(replace(ask, body={**ask.body, **room}))
         finally:
-            self._prefill.hurry(_OTHER_HALF_S)
+            # Prefill notices that its KV is sent after the batch that it computes by then, which may be a long one.
+            well = reply is not None and reply.outcome is Outcome.RIGHT
+            self._prefill.hurry(ask.patience_s if well else _OTHER_HALF_S)
             half.join()
         if half.reply is None:
             raise half.error or AssertionError("prefill's half ended without a word")

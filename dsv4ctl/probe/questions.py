@@ -15,6 +15,7 @@ Message = Mapping[str, str]
 
 MAX_ROUNDS = 100
 LONGEST_GAP_S = 3600.0
+USUAL_GAPS = "0,4,6,60"
 MAX_ANSWER_TOKENS = 48
 _LETTERS = "bcdfghjkmnpqrstvwxz"
 # fmt: off

@@ -89,7 +89,7 @@ def run_probe(console: Console, wanted: Wanted) -> ExitCode:
         console.target = path.name
         questions = _questions(wanted, path)
         conversed = covering(path.hops)
-        _consent(console, wanted, path, most_requests(questions, len(path.hops), len(conversed)))
+        _consent(console, wanted, path, most_requests(questions, len(path.hops), len(conversed)), interrupts.check)
         view = ProbeView(console, [hop.name for hop in path.hops])
         record = Record(view.tell)
         interrupted = False
@@ -243,14 +243,14 @@ def _api_key(path: Path | None) -> str | None:
     return key
 
 
-def _consent(console: Console, wanted: Wanted, path: _Path, most: int) -> None:
+def _consent(console: Console, wanted: Wanted, path: _Path, most: int, check: Callable[[], None]) -> None:
     """Ask before many requests to something that people may be using."""
     if wanted.yes or path.harmless or most <= ASK_ABOVE:
         return
     question = f"Send up to {most} requests to {path.name}, which may be serving people?"
     if sys.stdin is None or not sys.stdin.isatty():
         raise Refused(f"{question} Nobody is at the terminal to answer.", hint="add --yes, or ask for fewer --rounds")
-    console.confirm(question, yes=False)
+    console.confirm(question, yes=False, check=check)
 
 
 @contextmanager

@@ -126,8 +126,9 @@ def _fault(
     same = [alike(each, worst) for each in seen]
     behind = Count(sum(left.failed for left, _ in same), sum(left.asked for left, _ in same))
     failing = same[0][1] if same else worst.all
-    if chance_of_split(failing, behind) > CHANCE:
-        said = f"failed {behind} of the same requests, which is too few to clear it"
+    if behind.failed or chance_of_split(failing, behind) > CHANCE:
+        too_few = " too: it may be what failed" if behind.failed else ", which is too few to clear it"
+        said = f"failed {behind} of the same requests{too_few}"
         unsettled = "the same again" if worst.manner in {Manner.LARGE, Manner.SMALL} else _MORE
         if not behind.asked:
             said = "was not asked the same" if seen else "could not be looked at"

@@ -21,6 +21,7 @@ from dsv4ctl.restart.pending import Pending, PendingStore
 from dsv4ctl.restart.plan import co_restart_plan, plan_rows
 from dsv4ctl.restart.prepare import Prepared, prepare
 from dsv4ctl.restart.restarting import Before
+from dsv4ctl.restart.safety import Safety
 from dsv4ctl.restart.situation import Only, Settings, look, open_found, stored_sets
 from dsv4ctl.restart.view import changes_table, plan_lines, report_rows, show_report, show_workers
 from dsv4ctl.serve import ServeContext
@@ -68,7 +69,7 @@ def run_co_restart(console: Console, wanted: Wanted) -> None:
             _refuse_errors(prepared)
             return
         _refuse(prepared, wanted)
-        _ask(console, prepared, wanted)
+        _ask(console, prepared, wanted, interrupts.check)
 
         def ensure() -> None:
             for lock in locks:
@@ -121,9 +122,13 @@ def _refuse(prepared: Prepared, wanted: Wanted) -> None:
     if prepared.safety is not None and not wanted.yes:
         raise Refused(
             f"{prepared.safety.side} was not restarted alone",
-            why=prepared.safety.why,
+            why=f"one side alone takes --yes, also where it is known to work. Here it {_known(prepared.safety)}",
             hint="add --yes to do it, or leave --only out: where both go, neither waits for the other",
         )
+
+
+def _known(safety: Safety) -> str:
+    return f"{'is' if safety.safe else 'is not'} known to work: {safety.why}"
 
 
 def _refuse_errors(prepared: Prepared) -> None:
@@ -136,7 +141,7 @@ def _refuse_errors(prepared: Prepared) -> None:
         )
 
 
-def _ask(console: Console, prepared: Prepared, wanted: Wanted) -> None:
+def _ask(console: Console, prepared: Prepared, wanted: Wanted, check: Callable[[], None]) -> None:
     names = ", ".join(worker.name for worker in prepared.situation.engines)
     known = prepared.situation.before is not None
     back = "" if known else " What runs now could not be started again: a secret of it is not known."
@@ -144,6 +149,7 @@ def _ask(console: Console, prepared: Prepared, wanted: Wanted) -> None:
         f"Restart {names} of stack {prepared.situation.found.name}? "
         f"New requests are refused until they are proven.{back}",
         yes=wanted.yes,
+        check=check,
     )
 
 

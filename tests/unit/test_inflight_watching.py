@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -12,11 +12,14 @@ from dsv4ctl.errors import Interrupted, OperationFailed
 from dsv4ctl.hosts.base import LogStream
 from dsv4ctl.inflight.collect import PrefillLook
 from dsv4ctl.inflight.judge import Judge
+from dsv4ctl.inflight.readings import hash_of
 from dsv4ctl.inflight.report import Story
-from dsv4ctl.inflight.sample import Decode, Queue, Sample
+from dsv4ctl.inflight.sample import Decode, Event, Queue, Sample
 from dsv4ctl.inflight.session import has_come
+from dsv4ctl.inflight.spans import KEPT, Spans
 from dsv4ctl.inflight.view import Board, bar, sparkline, story
 from dsv4ctl.inflight.watching import Pace, together, watch
+from serving.inflight.watchdog import rid_hash
 
 
 @dataclass
@@ -115,6 +118,28 @@ def test_a_pin_and_the_fire_that_ended_it_are_told_with_their_ages() -> None:
     assert "the watchdog FIRED after 55.0 s: request aa" in words
 
 
+def test_the_hash_of_a_pinned_request_and_the_id_of_the_one_that_fired_are_brought_together() -> None:
+    assert hash_of("agent-7") == f"{rid_hash('agent-7'):08x}"
+    pinned = aged(50.0, 1, 50.0, hash_of("agent-7"))
+    line = Event("fired", "dsv4 inflight timeout rid=agent-7 ...", rid="agent-7", age_s=60.0)
+    report = told(pinned, replace(aged(61.0, 0, 0.0, fires=1), events=(line,))).end()
+    assert f"request {hash_of('agent-7')} (agent-7); gone since" in "\n".join(story(report))
+    other = replace(line, rid="agent-8")
+    report = told(pinned, replace(aged(61.0, 0, 0.0, fires=1), events=(other,))).end()
+    assert report.pins[0].rid is None
+
+
+def test_of_a_very_long_watch_the_last_spans_are_kept_and_all_are_counted() -> None:
+    spans = Spans()
+    for at in range(5000):
+        spans.look("p", at * 3.0, 1)
+        spans.look("p", at * 3.0 + (2.0 if at == 7 else 1.0), 1)
+        spans.look("p", at * 3.0 + 2.5, 0)
+    spans.look("p", 20_000.0, 1)
+    assert (len(spans.all()), spans.number("p"), spans.number(), spans.number("q")) == (KEPT + 1, 5001, 5001, 0)
+    assert (spans.longest_s("p"), spans.longest_s("q")) == (2.0, 0.0)
+
+
 def test_two_requests_one_after_the_other_are_two_pins() -> None:
     report = told(aged(20, 1, 20, "aa"), aged(21, 1, 21, "aa"), aged(40, 1, 16, "bb")).end()
     assert [(pin.request, pin.ended) for pin in report.pins] == [("aa", True), ("bb", False)]
@@ -173,6 +198,31 @@ def test_a_log_that_cannot_be_followed_does_not_end_the_watch() -> None:
     for sample in samples:
         told_of.take(sample, judge.judge(sample))
     assert "the log could not be followed at 2 looks: the journal" in "\n".join(story(told_of.end()))
+
+
+@dataclass
+class Log:
+    """A log of so many lines."""
+
+    lines: list[str]
+
+    def readline(self, timeout_s: float) -> str | None:
+        return self.lines.pop(0) if self.lines else None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_fire_is_told_once_however_many_ranks_print_it_and_however_long_the_log_is() -> None:
+    def fired(room: int, rank: str) -> str:
+        return f"dsv4 inflight timeout rid=r room={room} state=transferring age_s=4.0 timeout_s=4 rank={rank}"
+
+    lines = [*(["Decode batch"] * 3000), fired(1, "tp4/pp0/dp1"), fired(1, "tp5/pp0/dp1"), fired(2, "tp1/pp1/dp0")]
+    lines += [fired(1, "tp6/pp1/dp1"), fired(2, "tp0/pp0/dp0"), fired(3, "tp0/pp0/dp0")]
+    log = Log(lines)
+    (sample, later) = looked(Engine(1, 2), 2, open_log=lambda: log)
+    assert [(event.dp_rank, event.room) for event in sample.events] == [(1, "1"), (0, "2"), (0, "3")]
+    assert not later.events
 
 
 def test_what_a_watch_waits_for() -> None:

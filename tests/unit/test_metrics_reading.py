@@ -152,8 +152,8 @@ def test_an_age_needs_no_clock_of_ours() -> None:
             ("fired", 1, "a b=c", 4.0, "transferring", None),
         ),
         (
-            "dsv4 inflight timeout rid=a room=5 state=transferring age_s=4.0 timeout_s=4 rank=tp1/pp0/dp0",
-            None,
+            "dsv4 inflight timeout rid=a room=5 state=transferring age_s=4.0 timeout_s=4 rank=tp4/pp0/dp1",
+            ("fired", 1, "a", 4.0, "transferring", None),
         ),
         (
             "[2026-11-30 00:28:23] Prefill batch, #new-seq: 1, #inflight-req: 3, #optimistic-req: 0",

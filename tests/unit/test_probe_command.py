@@ -5,8 +5,10 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dsv4ctl.app import app
+from dsv4ctl.waiting import wait_until
 from tests.engine import DSV4CTL, free_ports
 from tests.misbehaving_proxy import Mode, misbehaving_proxy
 from tests.recall_server import Recall, recall_server
@@ -118,6 +121,29 @@ def test_one_failure_that_does_not_come_again_is_inconclusive(server: Recall) ->
     done = probe("--via", server.url, "-o", "json")
     assert done.exit_code == 5, done.output
     assert [finding["code"] for finding in document(done)["findings"]] == ["PROBE_INCONCLUSIVE"]
+
+
+def test_an_engine_that_stands_still_while_the_hop_before_it_is_asked_is_not_acquitted(server: Recall) -> None:
+    def stand_still() -> None:
+        # The engine's own two are answered, and the third request comes through the proxy.
+        wait_until(lambda: len(server.bodies) == 2, deadline_s=20, what="the walk of the engine", interval_s=0.001)
+        server.silent = True
+        wait_until(lambda: len(server.bodies) > 3, deadline_s=20, what="the next questions")
+        threading.Timer(2.2, lambda: setattr(server, "silent", False)).start()
+
+    with misbehaving_proxy(server.port) as proxy, ThreadPoolExecutor(1) as pool:
+        still = pool.submit(stand_still)
+        done = probe("--via", proxy.url, "--via", server.url, "-o", "json")
+        still.result()
+    verdict = document(done)["result"]["verdict"]
+    assert not verdict["cleared"], verdict
+    assert (done.exit_code, verdict["kind"]) != (0, "every hop answers")
+
+
+def test_gaps_without_rounds_are_a_slip_of_the_pen(server: Recall) -> None:
+    done = probe("--via", server.url, "--gaps", "0,6")
+    assert done.exit_code == 2
+    assert "add --rounds N" in done.output
 
 
 def test_a_hop_that_cannot_be_looked_at_is_told_from_one_that_fails(server: Recall) -> None:
