@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dsv4ctl.profile.keys import KeyPath, Problem, dotted
 from dsv4ctl.profile.schema import LOCAL, ROUTER, ArgTable, NamedWorker, Profile, Router, Worker
 from dsv4ctl.profile.sources import Document
 
 if TYPE_CHECKING:
-    from dsv4ctl.facts import GpuFact, HostFacts
+    from dsv4ctl.facts import HostFacts
 
 _EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]"})  # noqa: S104 - named in order to refuse it
 
@@ -238,5 +238,16 @@ def _same_gpu(gpu: int | str) -> int | str:
     return f"{int(domain[0], 16) if domain else 0:x}:{bus}:{device}"
 
 
-def is_gpu(gpu: int | str, known: "GpuFact") -> bool:
+class NamedGpu(Protocol):
+    """A GPU that is there: its index, and its PCI bus id."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def pci_bus_id(self) -> str: ...
+
+
+def is_gpu(gpu: int | str, known: NamedGpu) -> bool:
+    """Whether a GPU that is there is the one that a profile names."""
     return gpu == known.index if isinstance(gpu, int) else _same_gpu(gpu) == _same_gpu(known.pci_bus_id)

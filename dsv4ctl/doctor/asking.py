@@ -1,0 +1,108 @@
+"""Many small questions to a host in one round trip, each with its own deadline.
+
+They all run at the same time. A program that hangs in the kernel (nvidia-smi on a GPU that has fallen off the bus) can
+not even be killed, so nobody waits for it: what has not answered by its deadline is told to be silent, and the others
+are not held up.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsv4ctl.errors import OperationFailed
+
+if TYPE_CHECKING:
+    from dsv4ctl.hosts.base import Host
+
+ANSWER_WITHIN_S = 1.5
+LONGEST_ANSWER = 1 << 20
+"""In bytes. What is longer is cut off there."""
+
+_MARGIN_S = 10.0
+# $1 is the root of the file system that is looked at, $2 the longest deadline in hundredths of a second; then number,
+# deadline and script of each question. Answers lie in a directory of this run's own until all are there.
+_SCRIPT = r"""
+root=$1 longest=$2; shift 2
+dir=$(mktemp -d) || exit 1
+numbers=
+while [ $# -gt 0 ]; do
+    numbers="$numbers $1"
+    (
+        timeout -k 0.2 "$2" sh -c "$3" sh "$root" >"$dir/$1.out" 2>"$dir/$1.err" </dev/null
+        echo $? >"$dir/$1.now" && mv "$dir/$1.now" "$dir/$1.status"
+    ) >/dev/null 2>&1 </dev/null &
+    shift 3
+done
+waited=0
+while [ "$waited" -lt "$longest" ]; do
+    missing=
+    for number in $numbers; do [ -f "$dir/$number.status" ] || missing=yes; done
+    [ -n "$missing" ] || break
+    sleep 0.03
+    waited=$((waited + 3))
+done
+for number in $numbers; do
+    status=silent
+    [ -f "$dir/$number.status" ] && read -r status <"$dir/$number.status"
+    for part in out err; do head -c LONGEST "$dir/$number.$part" >"$dir/$number.$part.cut"; done
+    printf '%s %s %s %s\n' "$number" "$status" $(wc -c <"$dir/$number.out.cut") $(wc -c <"$dir/$number.err.cut")
+    cat "$dir/$number.out.cut" "$dir/$number.err.cut"
+done
+rm -rf "$dir"
+""".replace("LONGEST", str(LONGEST_ANSWER))
+_TIMED_OUT = frozenset({"124", "137", "silent"})
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question to a host: a POSIX shell script, which finds the root of the file system to look at in `$1`.
+
+    It has to end with status 0 when it could look, also where there was nothing to see.
+    """
+
+    name: str
+    script: str
+    within_s: float = ANSWER_WITHIN_S
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came: its text, or why there is none (`failure` is a sentence without the host's name)."""
+
+    text: str
+    failure: str = ""
+
+
+def ask(host: "Host", questions: Iterable[Question], *, root: str = "") -> Mapping[str, Answer]:
+    """Ask them all at once. `root` is put before every path that they look at: empty, but for recorded trees.
+
+    Raises:
+        OperationFailed: the host has no shell, or nowhere to put a file.
+        HostUnreachable, DeadlineExceeded
+    """
+    asked = tuple(questions)
+    longest_s = max((question.within_s for question in asked), default=0.0) + 0.3
+    words = [word for at, each in enumerate(asked) for word in (str(at), f"{each.within_s:g}", each.script)]
+    argv = ["sh", "-c", _SCRIPT, "sh", root, str(int(longest_s * 100)), *words]
+    answer = host.run(argv, deadline_s=longest_s + _MARGIN_S).stdout
+    try:
+        return _parsed(answer, asked)
+    except (ValueError, IndexError) as error:
+        raise OperationFailed(f"{host.name} answered with something else than was asked", why=str(error)) from error
+
+
+def _parsed(answer: bytes, asked: Sequence[Question]) -> dict[str, Answer]:
+    found = {question.name: Answer("", "it was not asked") for question in asked}
+    while answer:
+        head, _, answer = answer.partition(b"\n")
+        number, status, out, err = head.decode().split(" ")
+        question = asked[int(number)]
+        text, errors = (part.decode(errors="replace") for part in (answer[: int(out)], answer[int(out) :][: int(err)]))
+        answer = answer[int(out) + int(err) :]
+        failure = ""
+        if status in _TIMED_OUT:
+            failure = f"no answer within {question.within_s:g} s"
+        elif status != "0":
+            failure = next(reversed(errors.strip().splitlines()), f"exit status {status}")
+        found[question.name] = Answer(text, failure)
+    return found
