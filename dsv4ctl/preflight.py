@@ -14,7 +14,9 @@ from dsv4ctl.profile.checks import is_gpu
 from dsv4ctl.stack import ModelSource, Stack, Worker
 
 _GIB = 1024**3
-_DISK_NEEDED_BYTES = 256 * 1024**2
+DISK_NEEDED_BYTES = 256 * 1024**2
+"""For logs and records of a stack."""
+
 # Beside the weights each engine needs its runtime: 0.6 GB resident was measured for a worker on the CPU profile.
 _ENGINE_OVERHEAD_BYTES = 600 * 1024**2
 
@@ -176,16 +178,16 @@ def check_memory(stack: Stack, host: str, facts: HostFacts, size_bytes: int | No
 def check_disk(host: str, state_root: str, facts: HostFacts) -> tuple[Finding, ...]:
     """DISK_LOW when logs and records would not fit."""
     free = facts.disk_free_bytes
-    if free is None or free >= _DISK_NEEDED_BYTES:
+    if free is None or free >= DISK_NEEDED_BYTES:
         return ()
     return (
         Finding(
             "DISK_LOW",
             Severity.ERROR,
             f"{host} has {free // 1024**2} MiB free where {state_root} is; logs and records need "
-            f"{_DISK_NEEDED_BYTES // 1024**2} MiB",
+            f"{DISK_NEEDED_BYTES // 1024**2} MiB",
             "free some space, or set XDG_STATE_HOME (or the host's state_dir in the profile) to a larger disk",
-            {"host": host, "free_bytes": free, "needed_bytes": _DISK_NEEDED_BYTES},
+            {"host": host, "free_bytes": free, "needed_bytes": DISK_NEEDED_BYTES},
         ),
     )
 

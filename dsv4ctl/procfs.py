@@ -191,23 +191,38 @@ def cmdline(host: Host, pid: int) -> tuple[str, ...]:
     return (first, *others) if any(others) else (first,) if first else ()
 
 
-# Sockets are joined to processes by inode. find reads the links of every /proc/PID/fd we may read, in one go.
-_LISTENERS = r"""
-cat /proc/net/tcp; echo --; cat /proc/net/tcp6 2>/dev/null; echo --
-exec find /proc/[0-9]*/fd -lname 'socket:*' -printf '%p %l\n' 2>/dev/null
+# Sockets are joined to processes by inode. find reads the links of every /proc/PID/fd we may read, in one go; it fails
+# for a process that it may not look into. $1 is put before every path.
+LISTENERS_SCRIPT = r"""
+cat "$1/proc/net/tcp"; echo --; cat "$1/proc/net/tcp6" 2>/dev/null; echo --
+find "$1"/proc/[0-9]*/fd -lname 'socket:*' -printf '%p %l\n' 2>/dev/null
+:
 """
 
 
 def listeners(host: Host) -> tuple[Listener, ...]:
     """Every listening TCP socket of the host's network namespace, by port."""
-    done = host.run(["sh", "-c", _LISTENERS], deadline_s=_DEADLINE_S, check=False)
-    tcp, tcp6, links = done.stdout.decode(errors="replace").split("--\n", 2)
+    done = host.run(["sh", "-c", LISTENERS_SCRIPT, "sh", ""], deadline_s=_DEADLINE_S, check=False)
+    try:
+        return parse_listeners(done.stdout.decode(errors="replace"))
+    except ValueError as error:
+        raise OperationFailed(f"cannot list the ports of {host.name}", why=str(error)) from error
+
+
+def parse_listeners(text: str) -> tuple[Listener, ...]:
+    """The listening sockets in what `LISTENERS_SCRIPT` printed, by port.
+
+    Raises:
+        ValueError: it could not look, or that is not what the kernel writes.
+    """
+    tcp, tcp6, links = text.split("--\n", 2)
     if not tcp:
-        raise OperationFailed(f"cannot list the ports of {host.name}", why="/proc/net/tcp cannot be read")
+        raise ValueError("/proc/net/tcp cannot be read")
     holders: dict[str, set[int]] = defaultdict(set)
     for link in links.splitlines():
         path, _, target = link.partition(" ")
-        holders[target].add(int(path.split("/")[2]))
+        if match := re.search(r"/proc/(\d+)/fd/", path):
+            holders[target].add(int(match[1]))
     found = [
         Listener(port, address, family, tuple(sorted(holders[f"socket:[{inode}]"])))
         for table in (tcp, tcp6)
@@ -220,6 +235,8 @@ def _listening(table: str) -> Iterator[tuple[str, Literal["ipv4", "ipv6"], int, 
     """Address, family, port and inode of the rows of /proc/net/tcp or tcp6 that are in state LISTEN (0A)."""
     for row in table.splitlines()[1:]:
         fields = row.split()
+        if len(fields) < 10:
+            raise ValueError(f"unexpected row {row!r}")
         local, state, inode = fields[1], fields[3], fields[9]
         if state != "0A":
             continue

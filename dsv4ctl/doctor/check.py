@@ -3,11 +3,15 @@
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from dsv4ctl.doctor.asking import Question
-from dsv4ctl.doctor.box import Patient, Unseen
+from dsv4ctl.doctor.asking import Question, ask
+from dsv4ctl.doctor.box import Box, Patient, Unseen
 from dsv4ctl.findings import Evidence, Finding, Severity
+
+if TYPE_CHECKING:
+    from dsv4ctl.hosts.base import Host
 
 ORDER = (Severity.ERROR, Severity.WARNING, Severity.UNKNOWN)
 
@@ -25,6 +29,11 @@ class Fault:
     remedy: str | None = None
 
 
+def always(_: Patient) -> bool:
+    """A check that is of interest on every host."""
+    return True
+
+
 @dataclass(frozen=True)
 class Check:
     """One check.
@@ -35,8 +44,9 @@ class Check:
         asks: what it asks, as a question that a person would ask.
         remedy: what to do when it fires.
         source: where the fault is described in public; empty where it is plain.
-        questions: what has to be asked of the host for it.
+        questions: what has to be asked of the host for it; a function where that depends on the plan.
         find: the faults of a host; raises Unseen where it cannot look.
+        applies: whether a host with that plan is asked at all. It looks at the plan alone: nothing is asked yet.
     """
 
     code: str
@@ -44,11 +54,18 @@ class Check:
     asks: str
     remedy: str
     source: str
-    questions: tuple[Question, ...]
+    questions: tuple[Question, ...] | Callable[[Patient], tuple[Question, ...]]
     find: Callable[[Patient], Iterable[Fault]]
+    applies: Callable[[Patient], bool] = always
+
+    def asked_of(self, patient: Patient) -> tuple[Question, ...]:
+        """What has to be asked of a host with that plan; its box is not looked at."""
+        return self.questions(patient) if callable(self.questions) else self.questions
 
     def examine(self, patient: Patient) -> tuple[Finding, ...]:
-        """The findings on one host; one of severity UNKNOWN where it cannot look."""
+        """The findings on one host; one of severity UNKNOWN where it cannot look, none where it does not apply."""
+        if not self.applies(patient):
+            return ()
         try:
             faults = tuple(self.find(patient))
         except Unseen as why:
@@ -77,14 +94,24 @@ def all_checks() -> tuple[Check, ...]:
     return tuple(sorted((module.CHECK for module in modules), key=lambda check: check.code))
 
 
-def questions_of(checks: Iterable[Check]) -> tuple[Question, ...]:
-    """What has to be asked for all of them, each question once."""
-    return tuple(dict.fromkeys(question for check in checks for question in check.questions))
+def questions_of(checks: Iterable[Check], patient: Patient) -> tuple[Question, ...]:
+    """What has to be asked of a host with that plan, each question once. A check that does not apply asks nothing."""
+    applying = [check for check in checks if check.applies(patient)]
+    return tuple(dict.fromkeys(question for check in applying for question in check.asked_of(patient)))
 
 
 def examine(checks: Iterable[Check], patient: Patient) -> tuple[Finding, ...]:
     """All findings on one host, the worst first."""
     return worst_first([finding for check in checks for finding in check.examine(patient)])
+
+
+def look_at(host: "Host", checks: Sequence[Check], patient: Patient, *, root: str = "") -> Patient:
+    """The patient with everything that the checks have to ask, in one round trip.
+
+    Raises:
+        OperationFailed, HostUnreachable, DeadlineExceeded
+    """
+    return replace(patient, box=Box(ask(host, questions_of(checks, patient), root=root)))
 
 
 def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
 from dsv4ctl.doctor.looks.gpus import BAR1, GPUS, bar1_mib, planned, short
+from dsv4ctl.doctor.looks.plan import wants_gpus
 from dsv4ctl.findings import Severity
 
 
@@ -27,4 +28,5 @@ CHECK = Check(
     "https://github.com/local-inference-lab/rtx6kpro/blob/main/hardware/topology.md",
     (GPUS, BAR1),
     _find,
+    wants_gpus,
 )

@@ -4,17 +4,23 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.gpus import GPUS, planned
+from dsv4ctl.doctor.looks.gpus import GPUS
+from dsv4ctl.doctor.looks.pci import PCI, planned_on_bus
+from dsv4ctl.doctor.looks.plan import wants_gpus
 from dsv4ctl.findings import Severity
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
-    for gpu in planned(patient):
-        width, width_max = gpu.link_width, gpu.link_width_max
-        if width is not None and width_max is not None and width < width_max:
+    for gpu, place in planned_on_bus(patient):
+        # nvidia-smi's maximum is that of card and slot together, and the kernel's is the card's own.
+        width = gpu.link_width or place.device.width
+        widest = place.device.width_max or gpu.link_width_max
+        if width is not None and widest is not None and width < widest:
+            slot = place.slot.width_max if place.slot is not None else None
+            why = f", as the slot has {slot}" if slot is not None and slot <= width else ""
             yield Fault(
-                f"{gpu.named} has {width} PCIe lanes of {width_max}: KV and all-reduce run at {width / width_max:.0%}",
-                {"gpu": gpu.index, "lanes": width, "lanes_max": width_max},
+                f"{gpu.named} has {width} PCIe lanes of {widest}{why}: KV and all-reduce run at {width / widest:.0%}",
+                {"gpu": gpu.index, "lanes": width, "lanes_max": widest, "lanes_of_the_slot": slot},
             )
 
 
@@ -24,6 +30,7 @@ CHECK = Check(
     "Has every GPU all its PCIe lanes?",
     "seat the card again, and look at the riser and at the slot's bifurcation in the BIOS",
     "",
-    (GPUS,),
+    (GPUS, PCI),
     _find,
+    wants_gpus,
 )

@@ -1,5 +1,6 @@
-"""GPUs as the driver tells of them (nvidia-smi)."""
+"""GPUs as the driver tells of them (nvidia-smi), and the driver itself."""
 
+import re
 from dataclasses import dataclass
 
 from dsv4ctl.doctor.asking import Question
@@ -10,10 +11,36 @@ _FIELDS = (
     *("index", "uuid", "pci.bus_id", "name", "driver_version", "memory.total", "compute_cap"),
     *("pcie.link.gen.current", "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max", "pstate"),
 )
-_NO_DRIVER = 'command -v nvidia-smi >/dev/null || { echo "there is no nvidia-smi" >&2; exit 1; }'
+# nvidia-smi says on stdout why it fails.
+_SMI = r"""
+command -v nvidia-smi >/dev/null || { echo "there is no nvidia-smi" >&2; exit 1; }
+smi() {
+    said=$(nvidia-smi "$@") && printf '%s\n' "$said" && return
+    status=$?
+    printf '%s\n' "$said" >&2
+    exit $status
+}
+"""
+_NONE_FOUND = "No devices were found"
 
-GPUS = Question("nvidia-smi", f"{_NO_DRIVER}\nnvidia-smi --query-gpu={','.join(_FIELDS)} --format=csv,noheader,nounits")
-BAR1 = Question("nvidia-smi -q -d MEMORY", f"{_NO_DRIVER}\nnvidia-smi -q -d MEMORY")
+GPUS = Question("nvidia-smi", f"{_SMI}\nsmi --query-gpu={','.join(_FIELDS)} --format=csv,noheader,nounits")
+BAR1 = Question("nvidia-smi -q -d MEMORY", f"{_SMI}\nsmi -q -d MEMORY")
+TOPOLOGY = Question("nvidia-smi topo -m", f"{_SMI}\nsmi topo -m")
+GPU_USERS = Question(
+    "nvidia-smi --query-compute-apps",
+    f"{_SMI}\nsmi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits",
+)
+DRIVER = Question(
+    "/proc/driver/nvidia",
+    r"""
+if [ -r "$1/proc/driver/nvidia/version" ]; then head -n1 "$1/proc/driver/nvidia/version"; fi
+if command -v nvidia-smi >/dev/null; then echo "nvidia-smi is there"; fi
+""",
+)
+
+DISTANCES = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")
+"""How far apart two GPUs are in `nvidia-smi topo -m`, the nearest first: NVLink, one PCIe switch, several, the host
+bridge, bridges of one NUMA node, sockets."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +69,35 @@ class Gpu:
         return f"GPU {self.index} ({short(self.pci_bus_id)})"
 
 
+@dataclass(frozen=True)
+class Driver:
+    """What of the driver is there. `version` is that of the loaded kernel module, None where none is loaded."""
+
+    version: tuple[int, ...] | None
+    is_open: bool
+    has_smi: bool
+
+    @property
+    def text(self) -> str:
+        """Its version as NVIDIA writes it."""
+        return "none" if self.version is None else ".".join(f"{part:02d}" for part in self.version)
+
+
+@dataclass(frozen=True)
+class GpuUser:
+    """A process that holds memory of a GPU; None where the driver does not say how much."""
+
+    pid: int
+    gpu_uuid: str
+    memory_mib: int | None
+
+
 def short(pci_bus_id: str) -> str:
-    """A PCI bus id as the kernel writes it: `0000:41:00.0`."""
+    """A PCI bus id as the kernel writes it: `0000:41:00.0`.
+
+    Raises:
+        ValueError: it is none.
+    """
     domain, _, rest = pci_bus_id.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}" if rest.count(":") else f"0000:{domain}:{rest}"
 
@@ -54,7 +108,7 @@ def gpus(box: Box) -> tuple[Gpu, ...]:
     Raises:
         Unseen: the driver does not answer.
     """
-    return box.read(GPUS.name, _gpus)
+    return box.read(GPUS.name, parse_gpus)
 
 
 def planned(patient: Patient) -> tuple[Gpu, ...]:
@@ -74,24 +128,58 @@ def bar1_mib(box: Box) -> dict[str, int]:
     Raises:
         Unseen
     """
-    return box.read(BAR1.name, _bar1)
+    return box.read(BAR1.name, parse_bar1)
 
 
-def _gpus(text: str) -> tuple[Gpu, ...]:
+def distances(box: Box) -> dict[tuple[int, int], str]:
+    """How far apart each pair of GPUs is, by their indices: one of `DISTANCES`.
+
+    Raises:
+        Unseen
+    """
+    return box.read(TOPOLOGY.name, parse_topology)
+
+
+def gpu_users(box: Box) -> tuple[GpuUser, ...]:
+    """Processes that hold GPU memory, as far as the driver shows them: none of another PID namespace.
+
+    Raises:
+        Unseen
+    """
+    return box.read(GPU_USERS.name, parse_users)
+
+
+def driver(box: Box) -> Driver:
+    """Raises:
+    Unseen
+    """
+    return box.read(DRIVER.name, parse_driver)
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    """Raises:
+    ValueError: it is not what nvidia-smi prints.
+    """
     found = []
     for line in text.splitlines():
         words = [word.strip() for word in line.split(",")]
+        if words == [_NONE_FOUND]:
+            continue
         if len(words) != len(_FIELDS):
             raise ValueError(f"{len(words)} fields, and {len(_FIELDS)} were asked for")
-        index, uuid, bus, name, driver, memory, capability, *link, pstate = words
-        gen, gen_max, width, width_max = (int(word) if word.isdigit() else None for word in link)
+        index, uuid, bus, name, version, memory, capability, *link, pstate = words
+        short(bus)
+        gen, gen_max, width, width_max = (int(word) if word.isdecimal() else None for word in link)
         found.append(
-            Gpu(int(index), uuid, bus, name, driver, int(memory), capability, gen, gen_max, width, width_max, pstate)
+            Gpu(int(index), uuid, bus, name, version, int(memory), capability, gen, gen_max, width, width_max, pstate)
         )
     return tuple(sorted(found, key=lambda gpu: gpu.index))
 
 
-def _bar1(text: str) -> dict[str, int]:
+def parse_bar1(text: str) -> dict[str, int]:
+    """Raises:
+    ValueError
+    """
     found: dict[str, int] = {}
     bus = section = ""
     for line in text.splitlines():
@@ -101,5 +189,62 @@ def _bar1(text: str) -> dict[str, int]:
         elif name.endswith("Memory Usage") and not value:
             section = name
         elif section == "BAR1 Memory Usage" and name == "Total":
-            found[bus] = int(value.split()[0])
+            size, _, unit = value.partition(" ")
+            if unit != "MiB":
+                raise ValueError(f"BAR1 in {unit or 'nothing'}")
+            found[bus] = int(size)
     return found
+
+
+def parse_topology(text: str) -> dict[tuple[int, int], str]:
+    """Raises:
+    ValueError: there is no table of GPUs in it.
+    """
+    rows: dict[int, list[str]] = {}
+    # The heading is underlined, by codes for terminals.
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
+        words = line.split()
+        if words and (match := re.fullmatch(r"GPU(\d+)", words[0])) and len(words) > 1 and words[1][:3] != "GPU":
+            rows[int(match[1])] = words[1:]
+    if not rows:
+        raise ValueError("no table of GPUs")
+    found: dict[tuple[int, int], str] = {}
+    for row, cells in rows.items():
+        if len(cells) < len(rows):
+            raise ValueError(f"{len(cells)} fields for {len(rows)} GPUs")
+        for column, cell in zip(sorted(rows), cells, strict=False):
+            if column != row:
+                kind = re.sub(r"^NV\d+$", "NV", cell)
+                if kind not in DISTANCES:
+                    raise ValueError(f"unknown path {cell!r}")
+                found[row, column] = kind
+    return found
+
+
+def parse_users(text: str) -> tuple[GpuUser, ...]:
+    """Raises:
+    ValueError
+    """
+    found = []
+    for line in text.splitlines():
+        words = [word.strip() for word in line.split(",")]
+        if words == [_NONE_FOUND] or words == [""]:
+            continue
+        pid, uuid, memory = words
+        found.append(GpuUser(int(pid), uuid, int(memory) if memory.isdecimal() else None))
+    return tuple(found)
+
+
+def parse_driver(text: str) -> Driver:
+    """Raises:
+    ValueError: there is a version in it that is none.
+    """
+    lines = text.splitlines()
+    has_smi = "nvidia-smi is there" in lines
+    said = next((line for line in lines if line.startswith("NVRM version:")), None)
+    if said is None:
+        return Driver(None, is_open=False, has_smi=has_smi)
+    match = re.search(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s", f"{said} ")
+    if match is None:
+        raise ValueError(f"no version in {said!r}")
+    return Driver(tuple(int(part) for part in match[1].split(".")), "Open Kernel Module" in said, has_smi)

@@ -1,0 +1,34 @@
+"""The closed kernel modules, which do not run a Blackwell card."""
+
+from collections.abc import Iterator
+
+from dsv4ctl.doctor.box import Patient
+from dsv4ctl.doctor.check import Check, Fault
+from dsv4ctl.doctor.looks.gpus import DRIVER, driver
+from dsv4ctl.doctor.looks.pci import PCI, blackwells
+from dsv4ctl.doctor.looks.plan import wants_gpus
+from dsv4ctl.findings import Severity
+
+
+def _find(patient: Patient) -> Iterator[Fault]:
+    found = driver(patient.box)
+    if found.version is None or found.is_open:
+        return
+    if cards := blackwells(patient.box):
+        yield Fault(
+            f"driver {found.text} was loaded with its closed kernel modules, and {', '.join(cards)} run with the open "
+            "ones alone",
+            {"driver": found.text, "cards": len(cards)},
+        )
+
+
+CHECK = Check(
+    "DRIVER_CLOSED",
+    Severity.ERROR,
+    "Are the kernel modules those that the GPUs need?",
+    "install the driver's package with `open` in its name (nvidia-driver-...-open), and boot again",
+    "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/kernel-modules.html",
+    (DRIVER, PCI),
+    _find,
+    wants_gpus,
+)

@@ -1,0 +1,36 @@
+"""A driver that is older than the card."""
+
+from collections.abc import Iterator
+
+from dsv4ctl.doctor.box import Patient
+from dsv4ctl.doctor.check import Check, Fault
+from dsv4ctl.doctor.looks.gpus import DRIVER, driver
+from dsv4ctl.doctor.looks.pci import PCI, blackwells
+from dsv4ctl.doctor.looks.plan import wants_gpus
+from dsv4ctl.findings import Severity
+
+LEAST = (570,)
+"""The first driver for GB202, the chip of RTX PRO 6000 (Blackwell)."""
+
+
+def _find(patient: Patient) -> Iterator[Fault]:
+    found = driver(patient.box)
+    if found.version is None or found.version >= LEAST:
+        return
+    if cards := blackwells(patient.box):
+        yield Fault(
+            f"driver {found.text} is older than its GPUs: {', '.join(cards)} need {LEAST[0]} or newer",
+            {"driver": found.text, "cards": len(cards), "needed": LEAST[0]},
+        )
+
+
+CHECK = Check(
+    "DRIVER_OLD",
+    Severity.ERROR,
+    "Is the driver new enough for the GPUs?",
+    "install driver 570 or newer, with the open kernel modules, and boot again",
+    "https://docs.nvidia.com/datacenter/tesla/tesla-release-notes-570-133-20/index.html",
+    (DRIVER, PCI),
+    _find,
+    wants_gpus,
+)

@@ -1,0 +1,43 @@
+"""Settings for SM120 on cards that are none."""
+
+from collections.abc import Iterator
+
+from dsv4ctl.doctor.box import Patient
+from dsv4ctl.doctor.check import Check, Fault
+from dsv4ctl.doctor.looks.gpus import GPUS, planned
+from dsv4ctl.doctor.looks.plan import gpu_workers
+from dsv4ctl.findings import Severity
+from dsv4ctl.profile.checks import is_gpu
+
+_PREFIX = "SGLANG_SM120_"
+_CAPABILITY = "12.0"
+
+
+def _sets_knobs(patient: Patient) -> bool:
+    return any(name.startswith(_PREFIX) for worker in gpu_workers(patient) for name in worker.env)
+
+
+def _find(patient: Patient) -> Iterator[Fault]:
+    there = planned(patient)
+    for worker in gpu_workers(patient):
+        knobs = sorted(name for name in worker.env if name.startswith(_PREFIX))
+        own = [gpu for gpu in there if not worker.gpus or any(is_gpu(each, gpu) for each in worker.gpus)]
+        other = [gpu for gpu in own if gpu.compute_capability != _CAPABILITY]
+        if knobs and other:
+            named = ", ".join(f"{gpu.named} has compute capability {gpu.compute_capability}" for gpu in other)
+            yield Fault(
+                f"{', '.join(knobs)} of {worker.name} are for cards of compute capability {_CAPABILITY}, and {named}",
+                {"worker": worker.name, "knobs": ", ".join(knobs), "compute_capability": other[0].compute_capability},
+            )
+
+
+CHECK = Check(
+    "SM120_KNOBS_IDLE",
+    Severity.WARNING,
+    "Are the settings for SM120 on SM120 cards?",
+    "take the variables out of the profile for this machine: they do nothing on other cards",
+    "https://developer.nvidia.com/cuda-gpus",
+    (GPUS,),
+    _find,
+    _sets_knobs,
+)
