@@ -27,6 +27,7 @@ dir=$(mktemp -d) || exit 1
 numbers=
 while [ $# -gt 0 ]; do
     numbers="$numbers $1"
+    : >"$dir/$1.out" >"$dir/$1.err"
     (
         timeout -k 0.2 "$2" sh -c "$3" sh "$root" >"$dir/$1.out" 2>"$dir/$1.err" </dev/null
         echo $? >"$dir/$1.now" && mv "$dir/$1.now" "$dir/$1.status"
@@ -41,12 +42,20 @@ while [ "$waited" -lt "$longest" ]; do
     sleep 0.03
     waited=$((waited + 3))
 done
+size_of() {
+    size=0
+    [ ! -s "$1" ] || size=$(($(wc -c <"$1")))
+    [ "$size" -le LONGEST ] || size=LONGEST
+}
 for number in $numbers; do
-    status=silent
+    status=silent out=0 err=0
     [ -f "$dir/$number.status" ] && read -r status <"$dir/$number.status"
-    for part in out err; do head -c LONGEST "$dir/$number.$part" >"$dir/$number.$part.cut"; done
-    printf '%s %s %s %s\n' "$number" "$status" $(wc -c <"$dir/$number.out.cut") $(wc -c <"$dir/$number.err.cut")
-    cat "$dir/$number.out.cut" "$dir/$number.err.cut"
+    # Of a silent one nothing is told: it may still be writing, and the size would be another by then.
+    case $status in silent) ;; *) size_of "$dir/$number.out"; out=$size ;; esac
+    case $status in silent | 0) ;; *) size_of "$dir/$number.err"; err=$size ;; esac
+    printf '%s %s %s %s\n' "$number" "$status" "$out" "$err"
+    [ "$out" = 0 ] || head -c "$out" "$dir/$number.out"
+    [ "$err" = 0 ] || head -c "$err" "$dir/$number.err"
 done
 rm -rf "$dir"
 """.replace("LONGEST", str(LONGEST_ANSWER))

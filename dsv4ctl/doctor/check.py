@@ -70,7 +70,7 @@ class Check:
             faults = tuple(self.find(patient))
         except Unseen as why:
             message = f"{patient.host}: {self.asks} Nobody knows: {why}"
-            remedy = "let it be looked at (as root, with the driver and pciutils installed), or look by hand"
+            remedy = "let it be looked at as root, with NVIDIA's driver where GPUs are meant, or look by hand"
             return (Finding(self.code, Severity.UNKNOWN, message, remedy, {"host": patient.host}),)
         return tuple(
             Finding(

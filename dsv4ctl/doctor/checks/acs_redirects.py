@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
 from dsv4ctl.doctor.looks.gpus import GPUS
-from dsv4ctl.doctor.looks.pci import PCI, SWITCH_DOWNSTREAM, planned_on_bus
+from dsv4ctl.doctor.looks.pci import PCI, SWITCH_DOWNSTREAM, planned_cards
 from dsv4ctl.doctor.looks.plan import wants_gpus
 from dsv4ctl.findings import Severity
 
@@ -13,11 +13,11 @@ _REQUESTS, _COMPLETIONS = 0x4, 0x8
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
-    places = list(planned_on_bus(patient))
-    for gpu, place in places:
+    cards = planned_cards(patient)
+    for card in cards:
         # A port matters where another GPU is behind the same switch: to all others the way is over the root anyway.
-        for port, switch in zip(place.above, place.above[1:], strict=False):
-            peers = [other for other, there in places if other != gpu and switch in there.above]
+        for port, switch in zip(card.place.above, card.place.above[1:], strict=False):
+            peers = [other.named for other in cards if other != card and switch in other.place.above]
             if not peers:
                 continue
             express = port.express
@@ -26,9 +26,9 @@ def _find(patient: Patient) -> Iterator[Fault]:
             control = port.acs_control or 0
             if control & (_REQUESTS | _COMPLETIONS):
                 yield Fault(
-                    f"the switch port {port.bus_id} above {gpu.named} has ACS redirection on: what it says to "
-                    f"{', '.join(str(other.index) for other in peers)} behind the same switch goes over the root",
-                    {"port": port.bus_id, "gpu": gpu.index, "acs_control": f"0x{control:04x}"},
+                    f"the switch port {port.bus_id} above {card.named} has ACS redirection on: what it says to "
+                    f"{', '.join(peers)} behind the same switch goes over the root",
+                    {"port": port.bus_id, "gpu": card.index, "acs_control": f"0x{control:04x}"},
                 )
 
 

@@ -19,7 +19,7 @@ def _find(patient: Patient) -> Iterator[Fault]:
         yield Fault(
             f"the clock follows no time server (says {source}): the logs of this host and of the others cannot be laid "
             "beside each other",
-            {"source": source},
+            {"told_by": source},
         )
 
 

@@ -21,14 +21,18 @@ def _is_slow(policy: CpuPolicy) -> bool:
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
+    policies = cpu_policies(patient.box)
     slow = Counter(
         f"{policy.governor} ({policy.driver}{f', {policy.preference}' if policy.preference else ''})"
-        for policy in cpu_policies(patient.box)
+        for policy in policies
         if _is_slow(policy)
     )
     if slow:
-        words = ", ".join(f"{count} CPUs with {how}" for how, count in slow.most_common())
-        yield Fault(f"the CPU clock is chosen to save power: {words}", {"cpus": slow.total()})
+        words = ", ".join(f"{how} on {count}" for how, count in slow.most_common())
+        yield Fault(
+            f"the clock of CPUs is chosen to save power: {words} of {len(policies)} clock domains",
+            {"domains": slow.total(), "of": len(policies)},
+        )
 
 
 CHECK = Check(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.disks import disks, disks_question
+from dsv4ctl.doctor.looks.disks import Use, disks, disks_question
 from dsv4ctl.findings import Severity
 from dsv4ctl.preflight import DISK_NEEDED_BYTES
 
@@ -27,16 +27,18 @@ _BREAKS = frozenset({"state", "temporary"})
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
+    mounts: dict[str, list[Use]] = {}
     for use in disks(patient):
-        needed = NEEDED_BYTES[use.purpose]
         # Nothing is copied to where nothing can be written.
-        if use.free_bytes >= needed or (use.read_only and use.purpose == "model"):
-            continue
+        if use.free_bytes < NEEDED_BYTES[use.purpose] and not (use.read_only and use.purpose == "model"):
+            mounts.setdefault(use.mount, []).append(use)
+    for mount, uses in mounts.items():
+        needed = max(NEEDED_BYTES[use.purpose] for use in uses)
+        words = ", ".join(f"{_WORDS[use.purpose]} ({use.path})" for use in uses)
         yield Fault(
-            f"{use.free_bytes // _MIB} MiB are free on {use.mount}, where {use.path} for {_WORDS[use.purpose]} is; "
-            f"{needed // _MIB} MiB are wanted",
-            {"path": use.path, "mount": use.mount, "free_bytes": use.free_bytes, "needed_bytes": needed},
-            Severity.ERROR if use.purpose in _BREAKS else Severity.WARNING,
+            f"{mount} has {uses[0].free_bytes // _MIB} MiB free, and {needed // _MIB} MiB are wanted there for {words}",
+            {"mount": mount, "free_bytes": uses[0].free_bytes, "needed_bytes": needed},
+            Severity.ERROR if any(use.purpose in _BREAKS for use in uses) else Severity.WARNING,
         )
 
 

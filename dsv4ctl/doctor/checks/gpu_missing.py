@@ -4,27 +4,25 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.gpus import GPUS, gpus, short
+from dsv4ctl.doctor.looks.gpus import GPUS, gpus, missing, short
 from dsv4ctl.doctor.looks.pci import PCI, gpus_on_bus
 from dsv4ctl.doctor.looks.plan import wants_gpus
 from dsv4ctl.findings import Severity
-from dsv4ctl.profile.checks import is_gpu
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
     there = gpus(patient.box)
-    known = {short(gpu.pci_bus_id) for gpu in there}
+    known = {short(gpu.pci_bus_id) for gpu in there} or {""}
     lost = sorted(gpus_on_bus(patient.box).keys() - known)
     for worker in patient.engines:
-        missing = [gpu for gpu in worker.gpus if not any(is_gpu(gpu, each) for each in there)]
-        if not missing:
+        names = ", ".join(str(item) for item in missing(worker, there))
+        if not names:
             continue
-        names = ", ".join(str(gpu) for gpu in missing)
         message = f"GPU {names} of {worker.name} is not there: the driver shows {len(there)}"
         if lost:
             message += f", and {', '.join(lost)} on the PCI bus is none of them"
-        if lost and any(isinstance(gpu, int) for gpu in worker.gpus):
-            message += ". The GPUs behind it have moved up: an index means another card than before"
+        if lost and lost[0] < max(known) and any(isinstance(gpu, int) for gpu in worker.gpus):
+            message += ". Those behind it have moved up: a number means another card than before"
         yield Fault(
             message,
             {"worker": worker.name, "missing": names, "shown": len(there), "lost": ", ".join(lost) or None},

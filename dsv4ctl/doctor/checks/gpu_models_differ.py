@@ -5,16 +5,15 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.gpus import GPUS, planned
+from dsv4ctl.doctor.looks.gpus import GPUS, planned, takes
 from dsv4ctl.doctor.looks.plan import gpu_workers, wants_gpus
 from dsv4ctl.findings import Severity
-from dsv4ctl.profile.checks import is_gpu
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
     there = planned(patient)
     for worker in gpu_workers(patient):
-        own = [gpu for gpu in there if not worker.gpus or any(is_gpu(each, gpu) for each in worker.gpus)]
+        own = [gpu for gpu in there if takes(worker, gpu)]
         kinds = Counter((gpu.name, gpu.memory_mib) for gpu in own)
         if len(kinds) > 1:
             (usual, _), *_ = kinds.most_common(1)

@@ -6,10 +6,9 @@ from dsv4ctl.doctor.box import Patient, Unseen
 from dsv4ctl.doctor.check import Check, Fault
 from dsv4ctl.doctor.looks.gpus import GPUS
 from dsv4ctl.doctor.looks.memory import NODES, nodes
-from dsv4ctl.doctor.looks.pci import PCI, planned_on_bus
+from dsv4ctl.doctor.looks.pci import PCI, planned_cards
 from dsv4ctl.doctor.looks.plan import gpu_workers
 from dsv4ctl.findings import Severity
-from dsv4ctl.profile.checks import is_gpu
 
 
 def _is_bound(patient: Patient) -> bool:
@@ -19,18 +18,20 @@ def _is_bound(patient: Patient) -> bool:
 def _find(patient: Patient) -> Iterator[Fault]:
     if len(nodes(patient.box)) < 2:
         return
-    for gpu, place in planned_on_bus(patient):
+    for card in planned_cards(patient):
         for worker in gpu_workers(patient):
-            if worker.numa_node is None or not any(is_gpu(each, gpu) for each in worker.gpus):
+            if worker.numa_node is None or not worker.gpus or (is_own := card.is_of(worker)) is False:
                 continue
-            node = place.device.numa_node
+            if is_own is None:
+                raise Unseen(f"the driver does not say which GPU is number {worker.gpus[0]}")
+            node = card.place.device.numa_node
             if node is None:
-                raise Unseen(f"the firmware does not say on which node {gpu.named} is")
+                raise Unseen(f"the firmware does not say on which node {card.named} is")
             if node != worker.numa_node:
                 yield Fault(
-                    f"{gpu.named} of {worker.name} is on NUMA node {node}, and the worker is bound to node "
+                    f"{card.named} of {worker.name} is on NUMA node {node}, and the worker is bound to node "
                     f"{worker.numa_node}: whatever passes between them crosses the sockets",
-                    {"gpu": gpu.index, "worker": worker.name, "node": node, "bound_to": worker.numa_node},
+                    {"gpu": card.index, "worker": worker.name, "node": node, "bound_to": worker.numa_node},
                 )
 
 

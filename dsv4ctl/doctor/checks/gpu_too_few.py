@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.gpus import GPUS, gpus
+from dsv4ctl.doctor.looks.gpus import GPUS, asked_for, gpus
 from dsv4ctl.doctor.looks.plan import gpu_workers, ranks, wants_gpus
 from dsv4ctl.findings import Severity
 
@@ -12,7 +12,7 @@ from dsv4ctl.findings import Severity
 def _find(patient: Patient) -> Iterator[Fault]:
     for worker in gpu_workers(patient):
         wanted = ranks(worker)
-        have = len(worker.gpus) if worker.gpus else len(gpus(patient.box))
+        have = asked_for(worker) or len(gpus(patient.box))
         if wanted > have:
             yield Fault(
                 f"{worker.name} is to run {wanted} ranks (tp-size times pp-size), and has {have} "

@@ -6,7 +6,7 @@ from dsv4ctl.doctor.box import Patient, Unseen
 from dsv4ctl.doctor.check import Check, Fault
 from dsv4ctl.doctor.looks.gpus import GPUS
 from dsv4ctl.doctor.looks.kernel import KERNEL, kernel
-from dsv4ctl.doctor.looks.pci import PCI, planned_on_bus
+from dsv4ctl.doctor.looks.pci import PCI, planned_cards
 from dsv4ctl.doctor.looks.plan import wants_gpus
 from dsv4ctl.findings import Severity
 
@@ -15,23 +15,23 @@ _PASSED_THROUGH = frozenset({"iommu=pt", "iommu=off", "iommu.passthrough=1", "in
 
 def _find(patient: Patient) -> Iterator[Fault]:
     translated = []
-    for gpu, place in planned_on_bus(patient):
-        device = place.device
+    for card in planned_cards(patient):
+        device = card.place.device
         if not device.has_iommu or device.iommu == "identity":
             continue
         if device.iommu is None:
             # Kernels before 5.11 do not tell the type of a group.
             if _PASSED_THROUGH.isdisjoint(kernel(patient.box).cmdline):
-                raise Unseen(f"{gpu.named} has an IOMMU, and the kernel does not tell whether it translates")
+                raise Unseen(f"{card.named} has an IOMMU, and the kernel does not tell whether it translates")
             continue
-        translated.append((gpu, device.iommu))
+        translated.append((card.named, device.iommu))
     if translated:
-        named = ", ".join(gpu.named for gpu, _ in translated)
+        named = ", ".join(name for name, _ in translated)
         kinds = ", ".join(sorted({kind for _, kind in translated}))
         yield Fault(
-            f"the IOMMU translates what these send and receive (mode {kinds}): {named}. Peer-to-peer copies then fail, "
-            "hang, or carry wrong data",
-            {"mode": kinds, "gpus": ", ".join(str(gpu.index) for gpu, _ in translated)},
+            f"the IOMMU translates what these send and receive (mode {kinds}): {named}. Copies from peer to peer may "
+            "then be slow, hang, or carry wrong data",
+            {"mode": kinds, "gpus": named},
         )
 
 

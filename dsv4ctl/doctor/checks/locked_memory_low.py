@@ -44,7 +44,7 @@ CHECK = Check(
     "May UCX lock the memory that it registers?",
     "set memlock to unlimited in /etc/security/limits.d, DefaultLimitMEMLOCK=infinity in /etc/systemd/user.conf; or "
     "keep UCX from RDMA with UCX_TLS",
-    "https://github.com/openucx/ucx/blob/master/docs/source/faq.md",
+    "https://github.com/openucx/ucx/blob/master/docs/source/running.md",
     _questions,
     _find,
     _uses_rdma,

@@ -4,24 +4,25 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient, Unseen
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.disks import disks, disks_question
+from dsv4ctl.doctor.looks.disks import Use, disks, disks_question
 from dsv4ctl.findings import Severity
 
 _WRITTEN_TO = frozenset({"state", "temporary", "cache"})
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
+    mounts: dict[str, list[Use]] = {}
     for use in disks(patient):
-        if use.purpose not in _WRITTEN_TO:
-            continue
-        if use.read_only is None:
+        if use.purpose in _WRITTEN_TO and use.read_only is None:
             raise Unseen(f"findmnt does not tell how {use.mount} is mounted")
-        if use.read_only:
-            yield Fault(
-                f"{use.mount} is mounted read-only, and {use.path} on it is written to",
-                {"path": use.path, "mount": use.mount},
-                Severity.WARNING if use.purpose == "cache" else None,
-            )
+        if use.purpose in _WRITTEN_TO and use.read_only:
+            mounts.setdefault(use.mount, []).append(use)
+    for mount, uses in mounts.items():
+        yield Fault(
+            f"{mount} is mounted read-only, and these on it are written to: {', '.join(use.path for use in uses)}",
+            {"mount": mount, "paths": ", ".join(use.path for use in uses)},
+            None if any(use.purpose != "cache" for use in uses) else Severity.WARNING,
+        )
 
 
 CHECK = Check(

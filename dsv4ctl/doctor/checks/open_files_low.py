@@ -8,7 +8,7 @@ from dsv4ctl.doctor.looks.limits import limits_of_engines, limits_question
 from dsv4ctl.findings import Severity
 
 RAISED_TO = 65535
-"""What SGLang raises its soft limit to. Where the hard limit is lower, it stays as it is (set_ulimit in utils/common.py)."""
+"""What SGLang raises its soft limit to, where the hard limit allows it (set_ulimit in sglang/srt/utils/common.py)."""
 
 LEAST = 8192
 """A connection takes a file in the router and in each half, and the ranks hold some hundreds for themselves."""

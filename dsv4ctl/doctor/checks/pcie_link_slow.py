@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
 from dsv4ctl.doctor.looks.gpus import GPUS
-from dsv4ctl.doctor.looks.pci import PCI, planned_on_bus
+from dsv4ctl.doctor.looks.pci import PCI, planned_cards
 from dsv4ctl.doctor.looks.plan import wants_gpus
 from dsv4ctl.findings import Severity
 
@@ -14,15 +14,17 @@ _AT_WORK = frozenset({"P0", "P1", "P2"})
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
-    for gpu, place in planned_on_bus(patient):
+    for card in planned_cards(patient):
+        gpu, place = card.gpu, card.place
         slot, own = place.slot.speed_max if place.slot is not None else None, place.device.speed_max
         if slot is not None and own is not None and slot < own:
             yield Fault(
-                f"{gpu.named} could do {own:g} GT/s, and the port above it ({place.above[0].bus_id}) does {slot:g}",
-                {"gpu": gpu.index, "gt_s": slot, "gt_s_max": own, "port": place.above[0].bus_id},
+                f"{card.named} could do {own:g} GT/s, and the port above it ({place.above[0].bus_id}) does {slot:g}",
+                {"gpu": card.index, "gt_s": slot, "gt_s_max": own, "port": place.above[0].bus_id},
             )
         elif (
-            gpu.pstate in _AT_WORK
+            gpu is not None
+            and gpu.pstate in _AT_WORK
             and gpu.link_gen is not None
             and gpu.link_gen_max is not None
             and gpu.link_gen < gpu.link_gen_max

@@ -6,7 +6,7 @@ from dsv4ctl.doctor.box import Patient, Unseen
 from dsv4ctl.doctor.check import Check, Fault
 from dsv4ctl.doctor.looks.gpus import GPUS
 from dsv4ctl.doctor.looks.kernel import KERNEL, kernel
-from dsv4ctl.doctor.looks.pci import PCI, planned_on_bus
+from dsv4ctl.doctor.looks.pci import PCI, planned_cards
 from dsv4ctl.doctor.looks.plan import wants_gpus
 from dsv4ctl.findings import Severity
 
@@ -18,16 +18,17 @@ def _find(patient: Patient) -> Iterator[Fault]:
     if policy in _SAVING:
         yield Fault(f"the kernel's ASPM policy is {policy}: it lets every PCIe link sleep", {"policy": policy})
         return
-    for gpu, place in planned_on_bus(patient):
+    for card in planned_cards(patient):
+        place = card.place
         states = place.device.aspm_states
         if states is None and policy != "performance":
-            raise Unseen(f"the kernel does not tell whether the link of {gpu.named} may sleep")
+            raise Unseen(f"the kernel does not tell whether the link of {card.named} may sleep")
         if states:
-            yield Fault(f"the link of {gpu.named} may sleep ({states})", {"gpu": gpu.index, "states": states})
+            yield Fault(f"the link of {card.named} may sleep ({states})", {"gpu": card.index, "states": states})
         if place.slot is not None and place.slot.power == "auto" and place.device.power == "auto":
             yield Fault(
-                f"{gpu.named} and the port above it ({place.slot.bus_id}) may be powered down while idle",
-                {"gpu": gpu.index, "port": place.slot.bus_id},
+                f"{card.named} and the port above it ({place.slot.bus_id}) may be powered down while idle",
+                {"gpu": card.index, "port": place.slot.bus_id},
             )
 
 

@@ -23,8 +23,8 @@ def _find(patient: Patient) -> Iterator[Fault]:
         names = ", ".join(file.name for file in sorted(left, key=lambda file: -file.size_bytes)[:_NAMED])
         more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
         yield Fault(
-            f"{len(left)} file{'' if len(left) == 1 else 's'} of engines in /dev/shm with {size / _MIB:.1f} MiB are "
-            f"used by nobody: {names}{more}",
+            f"nobody uses {len(left)} file{'' if len(left) == 1 else 's'} of engines in /dev/shm, of "
+            f"{size / _MIB:.1f} MiB together: {names}{more}",
             {"files": len(left), "bytes": size},
         )
     elif found:

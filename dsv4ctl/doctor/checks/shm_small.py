@@ -18,8 +18,8 @@ def _find(patient: Patient) -> Iterator[Fault]:
     found = shm(patient.box)
     if found.free < LEAST_BYTES:
         yield Fault(
-            f"{found.free // _MIB} MiB of {found.total // _MIB} MiB are free in /dev/shm: an engine that finds no room "
-            "there dies of a bus error",
+            f"there are {found.free // _MIB} MiB free in /dev/shm, of {found.total // _MIB} MiB: an engine that finds "
+            "no room there does not start, or dies of a bus error",
             {"free_bytes": found.free, "total_bytes": found.total, "needed_bytes": LEAST_BYTES},
         )
 

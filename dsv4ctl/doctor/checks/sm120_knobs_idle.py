@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.gpus import GPUS, planned
+from dsv4ctl.doctor.looks.gpus import GPUS, planned, takes
 from dsv4ctl.doctor.looks.plan import gpu_workers
 from dsv4ctl.findings import Severity
-from dsv4ctl.profile.checks import is_gpu
 
 _PREFIX = "SGLANG_SM120_"
 _CAPABILITY = "12.0"
@@ -21,13 +20,14 @@ def _find(patient: Patient) -> Iterator[Fault]:
     there = planned(patient)
     for worker in gpu_workers(patient):
         knobs = sorted(name for name in worker.env if name.startswith(_PREFIX))
-        own = [gpu for gpu in there if not worker.gpus or any(is_gpu(each, gpu) for each in worker.gpus)]
+        own = [gpu for gpu in there if takes(worker, gpu)]
         other = [gpu for gpu in own if gpu.compute_capability != _CAPABILITY]
         if knobs and other:
-            named = ", ".join(f"{gpu.named} has compute capability {gpu.compute_capability}" for gpu in other)
+            kinds = ", ".join(sorted({gpu.compute_capability for gpu in other}))
             yield Fault(
-                f"{', '.join(knobs)} of {worker.name} are for cards of compute capability {_CAPABILITY}, and {named}",
-                {"worker": worker.name, "knobs": ", ".join(knobs), "compute_capability": other[0].compute_capability},
+                f"{worker.name} has {', '.join(knobs)}, for cards of compute capability {_CAPABILITY}, and "
+                f"{', '.join(gpu.named for gpu in other)} {'is' if len(other) == 1 else 'are'} of {kinds}",
+                {"worker": worker.name, "knobs": ", ".join(knobs), "compute_capability": kinds},
             )
 
 

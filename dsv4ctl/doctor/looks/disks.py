@@ -1,5 +1,6 @@
 """The file systems that a stack writes to, and the one that has its model."""
 
+import posixpath
 import shlex
 from dataclasses import dataclass
 
@@ -44,7 +45,9 @@ def disks_question(patient: Patient) -> tuple[Question, ...]:
     entry = patient.profile.hosts.get(patient.host)
     own_state = entry.state_dir if entry is not None else None
     asked = [f"tell state {shlex.quote(own_state)}" if own_state else _STATE]
-    temporary = dict.fromkeys(worker.env["TMPDIR"] for worker in patient.workers if "TMPDIR" in worker.env)
+    # Each worker has a directory of its own there, which is made at its start.
+    made_in = [posixpath.dirname(worker.env["TMPDIR"]) for worker in patient.workers if "TMPDIR" in worker.env]
+    temporary = dict.fromkeys(made_in)
     asked += [f"tell temporary {shlex.quote(path)}" for path in temporary]
     if patient.engines:
         asked.append(_CACHE)

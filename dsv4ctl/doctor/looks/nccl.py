@@ -7,9 +7,8 @@ import itertools
 import re
 
 from dsv4ctl.doctor.box import Patient
-from dsv4ctl.doctor.looks.gpus import Gpu, distances, gpus
+from dsv4ctl.doctor.looks.gpus import Gpu, distances, gpus, takes
 from dsv4ctl.doctor.looks.plan import gpu_workers, ranks
-from dsv4ctl.profile.checks import is_gpu
 from dsv4ctl.stack import Worker
 
 VARIABLE = "NCCL_P2P_LEVEL"
@@ -42,7 +41,7 @@ def pairs(patient: Patient, worker: Worker) -> list[tuple[Gpu, Gpu, str]]:
     Raises:
         Unseen
     """
-    own = [gpu for gpu in gpus(patient.box) if not worker.gpus or any(is_gpu(each, gpu) for each in worker.gpus)]
+    own = [gpu for gpu in gpus(patient.box) if takes(worker, gpu)]
     far = distances(patient.box)
     return [
         (one, other, _OF_TOPOLOGY[far[one.index, other.index]])

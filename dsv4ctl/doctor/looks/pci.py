@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from dsv4ctl.doctor.asking import Question
 from dsv4ctl.doctor.box import Box, Patient, Unseen
-from dsv4ctl.doctor.looks.gpus import Gpu, planned, short
+from dsv4ctl.doctor.looks.gpus import Gpu, names_by_bus_id, planned, short, takes
+from dsv4ctl.stack import Worker
 
 # A device a paragraph: the GPU itself, then each bridge above it, the nearest first. Only `od` is a process of its own.
 PCI = Question(
@@ -21,14 +22,14 @@ tell() {
     say l0s "$2/link/l0s_aspm"; say l1 "$2/link/l1_aspm"; say power "$2/power/control"
     say iommu "$2/iommu_group/type"
     if [ -d "$2/iommu_group" ]; then echo "translated yes"; fi
-    printf 'config %s\n' "$(od -An -v -tx1 "$2/config" | tr -d ' \n')"
+    od -An -v -tx1 "$2/config"
 }
 [ -d "$1/sys/bus/pci/devices" ] || { echo "there is no /sys/bus/pci" >&2; exit 1; }
 for device in "$1"/sys/bus/pci/devices/*; do
     vendor= class=
     read -r vendor <"$device/vendor"; read -r class <"$device/class"
     case $vendor$class in 0x10de0x03*) ;; *) continue ;; esac
-    device=$(readlink -f "$device")
+    device=$(cd -P "$device" && pwd)
     tell gpu "$device"
     while device=${device%/*}; case ${device##*/} in *:*:*.*) true ;; *) false ;; esac; do tell bridge "$device"; done
 done 2>/dev/null
@@ -131,6 +132,38 @@ class GpuOnBus:
         return self.above[0] if self.above else None
 
 
+@dataclass(frozen=True)
+class Card:
+    """A planned GPU: what the driver says of it, None where it is silent, and its place on the bus."""
+
+    gpu: Gpu | None
+    place: GpuOnBus
+
+    @property
+    def named(self) -> str:
+        """How messages name it."""
+        return self.gpu.named if self.gpu is not None else f"the GPU {self.place.device.bus_id}"
+
+    @property
+    def index(self) -> int | None:
+        """The driver's number for it."""
+        return self.gpu.index if self.gpu is not None else None
+
+    def is_of(self, worker: Worker) -> bool | None:
+        """Whether it is one of the worker's; None where the worker has numbers and nobody knows which this is."""
+        if self.gpu is not None:
+            return takes(worker, self.gpu)
+        return takes(worker, _OnBus(self.place.device.bus_id)) if names_by_bus_id(worker) else None
+
+
+@dataclass(frozen=True)
+class _OnBus:
+    """A GPU without a number."""
+
+    pci_bus_id: str
+    index: int = -1
+
+
 def gpus_on_bus(box: Box) -> Mapping[str, GpuOnBus]:
     """Every NVIDIA GPU on the bus, by its PCI bus id; whether the driver knows it or not.
 
@@ -150,17 +183,23 @@ def blackwells(box: Box) -> tuple[str, ...]:
     return tuple(bus_id for bus_id, gpu in found.items() if gpu.device.device_id in _GB202)
 
 
-def planned_on_bus(patient: Patient) -> Iterator[tuple[Gpu, GpuOnBus]]:
-    """The planned GPUs with their place on the bus.
+def planned_cards(patient: Patient) -> tuple[Card, ...]:
+    """The planned GPUs with their place on the bus. Where the driver is silent: all that the profile may mean.
 
     Raises:
-        Unseen: the driver does not answer, or the kernel does not show one of them.
+        Unseen: there is no GPU on the bus, or not one that the driver knows.
     """
     there = gpus_on_bus(patient.box)
-    for gpu in planned(patient):
-        if short(gpu.pci_bus_id) not in there:
-            raise Unseen(f"{gpu.named} is not in /sys/bus/pci")
-        yield gpu, there[short(gpu.pci_bus_id)]
+    if not there:
+        raise Unseen("there is no NVIDIA GPU on the PCI bus")
+    try:
+        known = planned(patient)
+    except Unseen:
+        cards = [Card(None, place) for place in there.values()]
+        return tuple(card for card in cards if any(card.is_of(worker) is not False for worker in patient.engines))
+    if hidden := [gpu.named for gpu in known if short(gpu.pci_bus_id) not in there]:
+        raise Unseen(f"{', '.join(hidden)} cannot be found in /sys/bus/pci")
+    return tuple(Card(gpu, there[short(gpu.pci_bus_id)]) for gpu in known)
 
 
 def parse_pci(text: str) -> dict[str, GpuOnBus]:
@@ -172,6 +211,10 @@ def parse_pci(text: str) -> dict[str, GpuOnBus]:
         name, _, value = line.partition(" ")
         if name in ("gpu", "bridge"):
             paragraphs.append((name, {"bus_id": value}))
+        elif not name and paragraphs:
+            # What `od` printed: a line for every 16 bytes of the configuration.
+            words = paragraphs[-1][1]
+            words["config"] = words.get("config", "") + value
         elif paragraphs:
             paragraphs[-1][1].setdefault(name, value)
         else:

@@ -1,0 +1,239 @@
+"""GPUs and the PCI bus beyond one broken box a check: what is no fault, what cannot be known."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dsv4ctl.findings import Severity
+from tests.box_gpus import (
+    BUS_IDS,
+    DOWNSTREAM,
+    GPU_NAME,
+    UPSTREAM,
+    Card,
+    Port,
+    config,
+    nvidia_smi,
+    switched,
+    topology,
+    uuid,
+)
+from tests.boxes import UNIT, healthy
+from tests.patients import ONE_WORKER, findings_on, of, severities, told
+
+
+def test_an_idle_card_has_a_slow_link_on_purpose_and_a_busy_one_has_not(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.nvidia_smi(nvidia_smi({1: Card(gen=1, pstate="P8"), 2: Card(gen=4, pstate="P0"), 3: Card(gen=5, pstate="P1")}))
+    (found,) = of(box, "PCIE_LINK_SLOW")
+    assert "GPU 2 (0000:21:00.0) is at work (P0) and its link runs as PCIe Gen4, of Gen5" in found.message
+
+
+def test_a_slot_with_fewer_lanes_than_its_card_is_named(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    # The driver's own maximum is then that of card and slot together.
+    gpus = nvidia_smi({4: Card(lanes=8)})
+    gpus["gpus"] = gpus["gpus"].replace(" 8, 16, P8", " 8, 8, P8")
+    box.nvidia_smi(gpus)
+    box.bus(topology({4: {"lanes": 8}}, {4: {"lanes": 8, "lanes_max": 8}}))
+    (found,) = of(box, "PCIE_LINK_NARROW")
+    assert "GPU 4 (0000:81:00.0) has 8 PCIe lanes of 16, as the slot has 8" in found.message
+
+
+def test_where_the_driver_is_silent_the_bus_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.program("nvidia-smi", "exit 9")
+    box.bus(topology({5: {"lanes": 4, "iommu": "DMA"}, 6: {"config": config(0, aspm=3)}}, {2: {"gen_max": 4}}))
+    known = [finding for finding in findings_on(box) if finding.severity is not Severity.UNKNOWN]
+    assert {finding.code for finding in known} == {
+        *("DRIVER_FAILS", "PCIE_LINK_NARROW", "PCIE_LINK_SLOW", "PCIE_POWER_SAVING", "IOMMU_TRANSLATES")
+    }
+    (narrow,) = (finding for finding in known if finding.code == "PCIE_LINK_NARROW")
+    assert "the GPU 0000:91:00.0 has 4 PCIe lanes of 16" in narrow.message
+    assert severities(of(box, "GPU_ON_OTHER_NODE")) == [Severity.UNKNOWN]
+
+
+def test_a_profile_that_names_gpus_by_bus_id_is_understood_without_the_driver(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.program("nvidia-smi", "exit 9")
+    box.bus(topology({0: {"lanes": 4, "node": 1}, 7: {"lanes": 4}}))
+    named = (
+        "prefill.workers[0].gpus=['01:00.0', '11:00.0', '21:00.0', '31:00.0']",
+        "decode.workers[0].gpus=['81:00.0']",
+    )
+    (narrow,) = of(box, "PCIE_LINK_NARROW", *named)
+    assert "0000:01:00.0" in narrow.message
+    (far,) = of(box, "GPU_ON_OTHER_NODE", *named)
+    assert "the GPU 0000:01:00.0 of prefill-0 is on NUMA node 1, and the worker is bound to node 0" in far.message
+
+
+def test_a_lost_gpu_moves_the_numbers_of_those_behind_it(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.nvidia_smi(nvidia_smi({2: None}))
+    (missing,) = of(box, "GPU_MISSING")
+    assert "GPU 7 of decode-0 is not there: the driver shows 7, and 0000:21:00.0 on the PCI bus" in missing.message
+    assert "moved up" in missing.message
+    # What is number 3 now was number 4 before, on the other socket.
+    assert "GPU 3 (0000:81:00.0) of prefill-0 is on NUMA node 1" in of(box, "GPU_ON_OTHER_NODE")[0].message
+
+
+def test_a_driver_that_finds_no_gpu_says_which_are_missing(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.program("nvidia-smi", 'echo "No devices were found"')
+    messages = [finding.message for finding in of(box, "GPU_MISSING")]
+    assert [message.partition(" is not there")[0] for message in messages] == [
+        "local: GPU 0, 1, 2, 3 of prefill-0",
+        "local: GPU 4, 5, 6, 7 of decode-0",
+    ]
+    assert all("moved up" not in message for message in messages)
+
+
+def test_a_worker_that_names_no_gpu_has_all_of_them(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    assert told(findings_on(box, own=ONE_WORKER)) == []
+    (few,) = of(box, "GPU_TOO_FEW", "args.pp-size=2", own=ONE_WORKER)
+    assert "unified-0 is to run 16 ranks (tp-size times pp-size), and has 8 GPUs" in few.message
+    assert of(box, "GPU_TOO_FEW", "args.pp-size=2", "args.nnodes=2", own=ONE_WORKER) == []
+
+
+@pytest.mark.parametrize(
+    ("iommu", "cmdline", "expected"),
+    [
+        (None, "quiet", []),
+        ("identity", "quiet", []),
+        ("DMA", "quiet iommu=pt", [Severity.WARNING]),
+        ("", "quiet iommu=pt", []),
+        ("", "quiet amd_iommu=on", [Severity.UNKNOWN]),
+    ],
+)
+def test_an_iommu_is_judged_by_its_group_and_by_the_command_line_where_that_has_no_type(
+    iommu: str | None, cmdline: str, expected: list[Severity], tmp_path: Path
+) -> None:
+    box = healthy(tmp_path)
+    for path in (box.root / "sys/devices").rglob("iommu_group"):
+        path.unlink()
+    box.bus(topology({index: {"iommu": iommu} for index in range(8)}))
+    box.kernel(cmdline=cmdline)
+    assert severities(of(box, "IOMMU_TRANSLATES")) == expected
+
+
+def test_acs_of_root_ports_and_of_a_lone_card_behind_a_switch_is_no_fault(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.bus(switched(acs=0x01))
+    assert of(box, "ACS_REDIRECTS") == []
+    lone = topology()
+    root, up, down = "0000:b0:01.1", "0000:f0:00.0", "0000:f1:00.0"
+    lone[-1:] = [
+        Port(up, (root,), kind=UPSTREAM, config=config(UPSTREAM)),
+        Port(down, (root, up), kind=DOWNSTREAM, config=config(DOWNSTREAM, acs=0x1D)),
+        Port("0000:b1:00.0", (root, up, down), device="0x2bb1", config=config(0)),
+    ]
+    box.bus(lone)
+    assert of(box, "ACS_REDIRECTS") == []
+
+
+def test_acs_that_only_root_may_see_is_unknown_where_it_matters(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.bus([replace(port, config=config(port.kind, whole=False)) for port in switched(acs=0x1D)])
+    (found,) = of(box, "ACS_REDIRECTS")
+    assert found.severity is Severity.UNKNOWN
+    assert "shown to root alone" in found.message
+
+
+@pytest.mark.parametrize(
+    ("link", "policy", "expected"),
+    [
+        ({"link/l1_aspm": "1", "link/l0s_aspm": "0"}, "[default] performance", [Severity.WARNING]),
+        ({"link/l1_aspm": "0", "link/l0s_aspm": "0"}, "[default] performance", []),
+        ({}, "[default] performance", [Severity.UNKNOWN]),
+        ({}, "default [performance]", []),
+        ({}, "default performance [powersave]", [Severity.WARNING]),
+    ],
+)
+def test_a_link_may_sleep_as_the_kernel_tells_it_to_everybody(
+    link: dict[str, str], policy: str, expected: list[Severity], tmp_path: Path
+) -> None:
+    box = healthy(tmp_path)
+    awake = {"link/l1_aspm": "0"} if link else {}
+    hidden = {"config": config(0, whole=False)}
+    box.bus(topology({index: {**hidden, "more": awake if index else link} for index in range(8)}))
+    box.kernel(aspm=policy)
+    assert severities(of(box, "PCIE_POWER_SAVING")) == expected
+
+
+def test_a_port_that_may_be_powered_down_with_its_card(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.bus(topology({1: {"power": "auto"}}, {0: {"power": "auto"}, 1: {"power": "auto"}}))
+    (found,) = of(box, "PCIE_POWER_SAVING")
+    assert "GPU 1 (0000:11:00.0) and the port above it (0000:10:01.1) may be powered down" in found.message
+
+
+def test_firmware_without_numa_nodes_leaves_it_unknown_and_one_node_is_always_right(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.bus(topology({index: {"node": -1} for index in range(8)}))
+    assert severities(of(box, "GPU_ON_OTHER_NODE")) == [Severity.UNKNOWN]
+    shutil.rmtree(box.root / "sys/devices/system/node/node1")
+    assert of(box, "GPU_ON_OTHER_NODE") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "expected"),
+    [
+        ("NODE", "PHB", []),
+        ("NODE", "3", []),
+        ("NODE", "2", ["PHB", "PHB"]),
+        ("PIX", "1", []),
+        ("PXB", "PIX", ["PXB", "PXB"]),
+        ("NV4", "NVL", []),
+        ("NODE", "LOC", ["PHB", "PHB"]),
+        # NCCL knows names in capitals alone, and leaves out what it does not know.
+        ("NODE", "nvl", []),
+        ("NODE", "", []),
+    ],
+)
+def test_the_level_of_p2p_is_read_as_nccl_reads_it(path: str, level: str, expected: list[str], tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.nvidia_smi(nvidia_smi(path=path))
+    found = of(box, "NCCL_P2P_OFF", f"NCCL_P2P_LEVEL={level}")
+    assert [finding.evidence["path"] for finding in found] == expected
+    assert of(box, "NCCL_P2P_ACROSS_SOCKETS", f"NCCL_P2P_LEVEL={level}") == []
+
+
+def test_orphans_are_told_with_what_they_hold(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.process(800, "python3", unit=f"{UNIT}prefill-0")
+    box.process(801, "sglang::schedul", ppid=800)
+    box.process(900, "systemd")
+    box.process(4711, "sglang::schedul", ppid=900)
+    box.process(4712, "sglang::schedul", ppid=1)
+    users = f"4711, {uuid(2)}, 60000\n4711, {uuid(3)}, [N/A]\n4712, {uuid(2)}, 500\n801, {uuid(1)}, 70000\n"
+    box.nvidia_smi(nvidia_smi(users=users))
+    (found,) = of(box, "ORPHAN_ENGINES")
+    assert found.severity is Severity.ERROR
+    assert found.evidence["pids"] == "4711, 4712"
+    assert "60500 MiB of GPU 2 (0000:21:00.0)" in found.message
+    assert found.remedy.endswith("kill 4711 4712")
+    box.program("nvidia-smi", "exit 9")
+    (found,) = of(box, "ORPHAN_ENGINES")
+    assert found.severity is Severity.WARNING
+    assert "nobody knows" in found.message
+
+
+def test_a_server_that_is_pid_1_of_its_container_has_its_schedulers(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.process(1, "pt_main_thread", ppid=0)
+    box.process(30, "sglang::schedul", ppid=1)
+    assert of(box, "ORPHAN_ENGINES") == []
+
+
+def test_other_cards_are_said_to_be_other_cards(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    gpus = {index: Card(name="NVIDIA H200", memory_mib=143771, capability="9.0", bar1_mib=262144) for index in range(8)}
+    box.nvidia_smi(nvidia_smi(gpus))
+    assert told(findings_on(box)) == []
+    found = of(box, "SM120_KNOBS_IDLE", "SGLANG_SM120_TRITON_INDEXER=1")
+    assert [finding.evidence["worker"] for finding in found] == ["prefill-0", "decode-0"]
+    assert GPU_NAME not in found[0].message
+    assert len(BUS_IDS) == 8
