@@ -89,6 +89,7 @@ class Port:
     bus_id: str
     above: tuple[str, ...] = ()
     kind: int = 0
+    vendor: str = "0x1022"
     device: str = "0x14a1"
     node: int = 0
     gen: int = 1
@@ -114,7 +115,7 @@ class Port:
     def files(self) -> Iterator[tuple[str, str, str | bytes]]:
         """Directory, name and content of each of its files."""
         content: dict[str, str] = {
-            "vendor": "0x10de" if self.is_gpu else "0x1022",
+            "vendor": "0x10de" if self.is_gpu else self.vendor,
             "class": "0x030000" if self.is_gpu else "0x060400",
             "device": self.device,
             "numa_node": str(self.node),

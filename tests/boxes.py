@@ -10,12 +10,13 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dsv4ctl.doctor.box import Patient
-from dsv4ctl.doctor.check import Check, look_at
+from dsv4ctl.doctor.asking import ask
+from dsv4ctl.doctor.box import Box, Patient
+from dsv4ctl.doctor.check import Check, questions_of
 from dsv4ctl.hosts.base import Completed
 from dsv4ctl.hosts.local import LocalHost
 from tests.box_gpus import DRIVER, Port, nvidia_smi, topology
@@ -168,10 +169,14 @@ class _Here(LocalHost):
         return super().run(argv, **{**how, "env": {**(how.get("env") or {}), **self._env}})
 
 
-def look(recorded: Recorded, checks: Sequence[Check], patient: Patient) -> Patient:
-    """The patient with what the checks' questions bring to light there."""
+def look(recorded: Recorded, checks: Sequence[Check], patient: Patient, *, in_time: bool = False) -> Patient:
+    """The patient with what the checks' questions bring to light there; with the doctor's own deadlines if `in_time`,
+    else however long it takes on this machine."""
+    questions = questions_of(checks, patient)
+    if not in_time:
+        questions = tuple(replace(question, within_s=60.0) for question in questions)
     with closing(_Here(recorded.root / "bin")) as host:
-        return look_at(host, checks, patient, root=str(recorded.root))
+        return replace(patient, box=Box(ask(host, questions, root=str(recorded.root))))
 
 
 def healthy(root: Path) -> Recorded:

@@ -11,6 +11,7 @@ from tests.box_gpus import Card, config, nvidia_smi, switched, topology, uuid
 from tests.boxes import UNIT, Recorded, driver_version, healthy
 from tests.patients import CHECKS, EIGHT_CARDS, ONE_WORKER, TWO_HOSTS, findings_on, told
 
+FINDINGS = Path(__file__).parent.parent.parent / "docs" / "findings"
 WITHOUT_DRIVER = {"DRIVER_FAILS", "DRIVER_MISSING"}
 """What the driver would have told cannot be known beside these."""
 
@@ -132,3 +133,7 @@ def test_a_box_that_is_broken_in_one_way_has_that_finding_alone(code: str, tmp_p
     findings = findings_on(box, broken.sets, broken.own)
     known = [finding for finding in findings if not (code in WITHOUT_DRIVER and finding.severity is Severity.UNKNOWN)]
     assert {(finding.code, finding.severity) for finding in known} == {(code, broken.severity)}, told(findings)
+    page = (FINDINGS / f"{code}.md").read_text()
+    assert [
+        name for finding in known for name in finding.evidence if name != "source" and f"`{name}`" not in page
+    ] == []

@@ -31,6 +31,12 @@ def test_an_idle_card_has_a_slow_link_on_purpose_and_a_busy_one_has_not(tmp_path
     assert "GPU 2 (0000:21:00.0) is at work (P0) and its link runs as PCIe Gen4, of Gen5" in found.message
 
 
+def test_the_ports_of_a_virtual_machine_say_nothing_of_the_slots(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.bus(topology(slots={index: {"vendor": "0x1b36", "gen_max": 4} for index in range(8)}))
+    assert of(box, "PCIE_LINK_SLOW") == []
+
+
 def test_a_slot_with_fewer_lanes_than_its_card_is_named(tmp_path: Path) -> None:
     box = healthy(tmp_path)
     # The driver's own maximum is then that of card and slot together.

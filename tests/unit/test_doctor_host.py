@@ -132,6 +132,8 @@ def test_locked_memory_is_of_interest_where_ucx_may_use_rdma(tmp_path: Path) -> 
     box.write("sys/class/infiniband/mlx5_0/node_type", "1: CA\n")
     assert len(of(box, "LOCKED_MEMORY_LOW", "UCX_TLS=rc,cuda")) == 1
     assert of(box, "LOCKED_MEMORY_LOW", "UCX_TLS=tcp,cuda") == []
+    assert of(box, "LOCKED_MEMORY_LOW", "UCX_NET_DEVICES=lo") == []
+    assert len(of(box, "LOCKED_MEMORY_LOW", "UCX_NET_DEVICES=eth0,mlx5_0:1")) == 1
 
 
 def test_limits_that_nobody_tells_are_unknown(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.boxes import UNIT, healthy
-from tests.patients import CHECKS, EIGHT_CARDS, ONE_WORKER, of, patient
+from tests.patients import CHECKS, EIGHT_CARDS, ONE_WORKER, TWO_HOSTS, of, patient
 
 
 def found(code: str, root: Path, *sets: str, profile: str = "", own: str = EIGHT_CARDS) -> list[str]:
@@ -58,6 +58,13 @@ def test_expandable_segments(sets: list[str], expected: list[str], tmp_path: Pat
 def test_lists_of_transports(tls: str, unhandled: bool, without: bool, tmp_path: Path) -> None:
     assert bool(found("UCX_TLS_NO_FAILURE_HANDLING", tmp_path, f"UCX_TLS={tls}")) is unhandled
     assert bool(found("UCX_TLS_WITHOUT_CUDA", tmp_path, f"UCX_TLS={tls}")) is without
+
+
+def test_across_hosts_gpu_memory_is_not_shared(tmp_path: Path) -> None:
+    expandable = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert found("EXPANDABLE_SEGMENTS", tmp_path, expandable, own=TWO_HOSTS) == []
+    assert found("UCX_TLS_WITHOUT_CUDA", tmp_path, "UCX_TLS=rc,cuda_copy", own=TWO_HOSTS) == []
+    assert found("UCX_TLS_WITHOUT_CUDA", tmp_path, "UCX_TLS=rc", own=TWO_HOSTS) == ["prefill-0"]
 
 
 def test_transports_without_failure_handling_break_a_pair_on_cpus_too(tmp_path: Path) -> None:

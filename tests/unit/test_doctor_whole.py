@@ -1,6 +1,5 @@
 """All checks of `dsv4ctl doctor` at once: a box with ten faults, one that hangs, and the machine that this runs on."""
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -12,7 +11,7 @@ from dsv4ctl.doctor.check import examine, look_at, questions_of
 from dsv4ctl.findings import Severity
 from dsv4ctl.hosts.local import LocalHost
 from tests.box_gpus import Card, config, nvidia_smi, topology
-from tests.boxes import healthy
+from tests.boxes import healthy, look
 from tests.patients import CHECKS, ONE_WORKER, findings_on, patient, told
 
 OF_THE_MACHINE = {"PORT_TAKEN", "SHM_LEFTOVERS", "ORPHAN_ENGINES", "DISK_LOW", "MOUNT_READ_ONLY", "OPEN_FILES_LOW"}
@@ -24,12 +23,13 @@ T = TypeVar("T")
 
 def timed(act: Callable[[], T]) -> tuple[T, float]:
     """What it comes to, and how many seconds it takes: the best of three, as others use this machine as well."""
-    best = math.inf
+    runs: list[tuple[float, T]] = []
     for _ in range(3):
         began = time.monotonic()
         found = act()
-        best = min(best, time.monotonic() - began)
-    return found, best
+        runs.append((time.monotonic() - began, found))
+    seconds, found = min(runs, key=lambda run: run[0])
+    return found, seconds
 
 
 def test_ten_faults_are_ten_findings_the_worst_first(tmp_path: Path) -> None:
@@ -58,8 +58,10 @@ def test_a_program_that_hangs_leaves_only_its_own_checks_in_the_dark(tmp_path: P
     box = healthy(tmp_path)
     box.program("nvidia-smi", "trap '' TERM; while :; do sleep 1; done")
     box.bus(topology({1: {"config": config(0, aspm=2)}}))
-    findings, seconds = timed(lambda: findings_on(box))
+    plan = patient(box.root)
+    seen, seconds = timed(lambda: look(box, CHECKS, plan, in_time=True))
     assert seconds < 2.5
+    findings = examine(CHECKS, seen)
     dark = {finding.code for finding in findings if finding.severity is Severity.UNKNOWN}
     assert dark == {"DRIVER_FAILS", "BAR1_SMALL", "GPU_MISSING", "GPU_MODELS_DIFFER", "GPU_ON_OTHER_NODE"}
     assert {finding.code for finding in findings} - dark == {"PCIE_POWER_SAVING"}

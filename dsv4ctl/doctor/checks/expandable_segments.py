@@ -4,12 +4,8 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.plan import expandable_segments, may_use, ucx_gpu_workers
+from dsv4ctl.doctor.looks.plan import expandable_segments, may_use, shares_gpu_memory, ucx_gpu_workers
 from dsv4ctl.findings import Severity
-
-
-def _uses_ucx(patient: Patient) -> bool:
-    return bool(ucx_gpu_workers(patient))
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
@@ -32,5 +28,5 @@ CHECK = Check(
     "https://github.com/ai-dynamo/nixl/issues/1754",
     (),
     _find,
-    _uses_ucx,
+    shares_gpu_memory,
 )

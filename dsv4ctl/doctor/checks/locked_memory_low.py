@@ -16,6 +16,12 @@ def _may_use_rdma(worker: Worker) -> bool:
     return not named or named[0].startswith("^") or not RDMA_TRANSPORTS.union({"all"}).isdisjoint(named)
 
 
+def _may_use_device(worker: Worker, device: str) -> bool:
+    """By UCX_NET_DEVICES, a list such as `mlx5_0:1,lo` that names interfaces as well."""
+    names = [name.partition(":")[0].strip() for name in worker.env.get("UCX_NET_DEVICES", "").split(",")]
+    return names == [""] or "all" in names or names[0].startswith("^") or device in names
+
+
 def _uses_rdma(patient: Patient) -> bool:
     return any(_may_use_rdma(worker) for worker in ucx_workers(patient))
 
@@ -25,7 +31,9 @@ def _questions(patient: Patient) -> tuple[Question, ...]:
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
-    devices = rdma_devices(patient.box)
+    workers = [worker for worker in ucx_workers(patient) if _may_use_rdma(worker)]
+    there = rdma_devices(patient.box)
+    devices = [device for device in there if any(_may_use_device(worker, device) for worker in workers)]
     if not devices:
         return
     limits = limits_of_engines(patient)
@@ -43,7 +51,7 @@ CHECK = Check(
     Severity.WARNING,
     "May UCX lock the memory that it registers?",
     "set memlock to unlimited in /etc/security/limits.d, DefaultLimitMEMLOCK=infinity in /etc/systemd/user.conf; or "
-    "keep UCX from RDMA with UCX_TLS",
+    "keep UCX from RDMA with UCX_TLS or UCX_NET_DEVICES",
     "https://github.com/openucx/ucx/blob/master/docs/source/running.md",
     _questions,
     _find,

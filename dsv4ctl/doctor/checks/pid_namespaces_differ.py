@@ -4,14 +4,13 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.plan import may_use, ucx_gpu_workers
+from dsv4ctl.doctor.looks.plan import may_use, shares_gpu_memory, ucx_gpu_workers
 from dsv4ctl.doctor.looks.processes import MARKED, marked
 from dsv4ctl.findings import Severity
 
 
-def _shares_gpu_memory(patient: Patient) -> bool:
-    roles = {worker.role for worker in ucx_gpu_workers(patient) if may_use(worker, "cuda_ipc")}
-    return {"prefill", "decode"} <= roles
+def _uses_cuda_ipc(patient: Patient) -> bool:
+    return shares_gpu_memory(patient) and all(may_use(worker, "cuda_ipc") for worker in ucx_gpu_workers(patient))
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
@@ -38,5 +37,5 @@ CHECK = Check(
     "https://github.com/openucx/ucx/pull/11514",
     (MARKED,),
     _find,
-    _shares_gpu_memory,
+    _uses_cuda_ipc,
 )

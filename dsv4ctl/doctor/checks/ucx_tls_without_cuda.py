@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.plan import may_use, ucx_gpu_workers
+from dsv4ctl.doctor.looks.plan import may_use, shares_gpu_memory, ucx_gpu_workers
 from dsv4ctl.findings import Severity
 
 _WITHOUT = {
@@ -19,7 +19,8 @@ def _uses_ucx(patient: Patient) -> bool:
 
 def _find(patient: Patient) -> Iterator[Fault]:
     for worker in ucx_gpu_workers(patient):
-        left_out = [name for name in _WITHOUT if not may_use(worker, name)]
+        wanted = list(_WITHOUT) if shares_gpu_memory(patient) else ["cuda_copy"]
+        left_out = [name for name in wanted if not may_use(worker, name)]
         if left_out:
             yield Fault(
                 f"UCX_TLS={worker.env['UCX_TLS']} of {worker.name} leaves out {' and '.join(left_out)}: "
@@ -32,7 +33,7 @@ CHECK = Check(
     "UCX_TLS_WITHOUT_CUDA",
     Severity.WARNING,
     "May UCX use its transports for GPU memory?",
-    "add cuda_copy and cuda_ipc to UCX_TLS, or leave UCX_TLS out",
+    "add cuda (which is cuda_copy, cuda_ipc and gdr_copy) to UCX_TLS, or leave UCX_TLS out",
     "https://github.com/openucx/ucx/blob/master/docs/source/faq.md",
     (),
     _find,

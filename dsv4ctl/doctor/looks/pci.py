@@ -9,20 +9,22 @@ from dsv4ctl.doctor.box import Box, Patient, Unseen
 from dsv4ctl.doctor.looks.gpus import Gpu, names_by_bus_id, planned, short, takes
 from dsv4ctl.stack import Worker
 
-# A device a paragraph: the GPU itself, then each bridge above it, the nearest first. Only `od` is a process of its own.
+# A device a paragraph: the GPU itself, then each bridge above it, the nearest first. Only `od` is a process of its own:
+# it reads the configuration of a GPU whose ASPM the kernel does not tell, and of bridges below another one.
 PCI = Question(
     "/sys/bus/pci",
     r"""
 say() { if value= && read -r value <"$2" && [ -n "$value" ]; then printf '%s %s\n' "$1" "$value"; fi; }
+is_pci() { case ${1##*/} in *:*:*.*) true ;; *) false ;; esac; }
 tell() {
     printf '%s %s\n' "$1" "${2##*/}"
-    for name in device numa_node current_link_width max_link_width current_link_speed max_link_speed; do
+    for name in vendor device numa_node current_link_width max_link_width current_link_speed max_link_speed; do
         say $name "$2/$name"
     done
     say l0s "$2/link/l0s_aspm"; say l1 "$2/link/l1_aspm"; say power "$2/power/control"
     say iommu "$2/iommu_group/type"
     if [ -d "$2/iommu_group" ]; then echo "translated yes"; fi
-    od -An -v -tx1 "$2/config"
+    case $1 in gpu) [ ! -r "$2/link/l1_aspm" ] ;; *) is_pci "${2%/*}" ;; esac && od -An -v -tx1 "$2/config"
 }
 [ -d "$1/sys/bus/pci/devices" ] || { echo "there is no /sys/bus/pci" >&2; exit 1; }
 for device in "$1"/sys/bus/pci/devices/*; do
@@ -31,7 +33,7 @@ for device in "$1"/sys/bus/pci/devices/*; do
     case $vendor$class in 0x10de0x03*) ;; *) continue ;; esac
     device=$(cd -P "$device" && pwd)
     tell gpu "$device"
-    while device=${device%/*}; case ${device##*/} in *:*:*.*) true ;; *) false ;; esac; do tell bridge "$device"; done
+    while device=${device%/*}; is_pci "$device"; do tell bridge "$device"; done
 done 2>/dev/null
 :
 """,
@@ -42,6 +44,7 @@ ROOT_PORT, SWITCH_UPSTREAM, SWITCH_DOWNSTREAM = 4, 5, 6
 
 # Device ids as the PCI ID repository has them for GB202 (https://pci-ids.ucw.cz/read/PC/10de).
 _GB202 = range(0x2B80, 0x2C00)
+_QEMU = 0x1B36
 _ACS = 0x000D
 _EXPRESS = 0x10
 _EXTENDED_AT = 0x100
@@ -61,6 +64,7 @@ class Device:
     """
 
     bus_id: str
+    vendor_id: int | None
     device_id: int | None
     numa_node: int | None
     width: int | None
@@ -128,8 +132,8 @@ class GpuOnBus:
 
     @property
     def slot(self) -> Device | None:
-        """The port that it sits in; None on a virtual machine that hides it."""
-        return self.above[0] if self.above else None
+        """The port that it sits in; None on a virtual machine, whose ports are inventions."""
+        return self.above[0] if self.above and self.above[0].vendor_id != _QEMU else None
 
 
 @dataclass(frozen=True)
@@ -233,6 +237,7 @@ def _device(words: Mapping[str, str]) -> Device:
     node = _int(words.get("numa_node"))
     return Device(
         bus_id=words["bus_id"],
+        vendor_id=_int(words.get("vendor"), 16),
         device_id=_int(words.get("device"), 16),
         numa_node=None if node is None or node < 0 else node,
         width=_lanes(words.get("current_link_width")),

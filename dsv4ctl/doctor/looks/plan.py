@@ -82,6 +82,11 @@ def ucx_gpu_workers(patient: Patient) -> tuple[Worker, ...]:
     return tuple(worker for worker in ucx_workers(patient) if on_gpus(worker))
 
 
+def shares_gpu_memory(patient: Patient) -> bool:
+    """Whether both halves of such a pair are on this host, so that KV can go from GPU to GPU by cuda_ipc."""
+    return {Role.PREFILL.value, Role.DECODE.value} <= {worker.role for worker in ucx_gpu_workers(patient)}
+
+
 def transports(worker: Worker) -> tuple[str, ...]:
     """UCX_TLS as a list of names, the kind of use after a colon left out; empty where UCX chooses for itself."""
     names = worker.env.get("UCX_TLS", "").split(",")
