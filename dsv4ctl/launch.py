@@ -236,24 +236,40 @@ def look_at_hosts(work: Launch) -> dict[str, HostFacts]:
         ProfileError: the profile names an interpreter, a NUMA node, a GPU or a model that a host does not have.
         HostUnreachable
     """
+    facts = read_hosts(work)
+    if problems := unfit(work, facts):
+        raise ProfileError(problems)
+    return facts
+
+
+def read_hosts(work: Launch) -> dict[str, HostFacts]:
+    """What every host is.
+
+    Raises:
+        HostUnreachable
+    """
+    models = {model.host: model.path for model in work.stack.models}
+    return {
+        name: read_facts(
+            place.host, state_root=place.site.state_root, model_path=models.get(name, ""), python=place.site.python
+        )
+        for name, place in work.fleet.items()
+    }
+
+
+def unfit(work: Launch, facts: Mapping[str, HostFacts]) -> list[Problem]:
+    """What the profile names and a host does not have: an interpreter, a NUMA node, a GPU, a model."""
     problems: list[Problem] = []
-    found: dict[str, HostFacts] = {}
     models = {model.host: model for model in work.stack.models}
     for name, place in work.fleet.items():
-        model = models.get(name)
-        site = place.site
-        path = model.path if model is not None else ""
-        facts = read_facts(place.host, state_root=site.state_root, model_path=path, python=site.python)
-        found[name] = facts
-        problems += work.loaded.host_problems(name, facts)
-        if not facts.has_python:
+        model, site = models.get(name), place.site
+        problems += work.loaded.host_problems(name, facts[name])
+        if not facts[name].has_python:
             origin = work.loaded.origin("engine", "python")
             problems.append(Problem(origin, "engine.python", f"is wrong: there is no program {site.python} on {name}"))
-        if model is not None and (wrong := check_model(model, facts)):
+        if model is not None and (wrong := check_model(model, facts[name])):
             problems.append(Problem(work.loaded.origin("model", "path"), "model.path", f"is wrong: {wrong}"))
-    if problems:
-        raise ProfileError(problems)
-    return found
+    return problems
 
 
 def preflight(

@@ -1,7 +1,7 @@
 """The timers that bound a client's wait, and the order in which they have to stand (docs/timeouts.md).
 
-A timer that ends a request must leave the one within it time to end it first, with a better reason: otherwise the client
-hears of a timeout of the router's, and nobody of the transfer that was stuck.
+A timer that ends a request must leave the one within it time to end it first, for a better reason: otherwise the
+client hears of a timeout of the router's, and nobody of the transfer that was stuck.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,8 +99,9 @@ def timers_of_plan(workers: "Sequence[Worker]") -> tuple[Timer, ...]:
 def broken(timers: Sequence[Timer], *, client_s: float | None = None) -> tuple[Broken, ...]:
     """Each pair that stands in the wrong order; none when the chain is whole.
 
-    H < T + tick < W <= B < R < the client's own patience, and S before R too. W and B may be equal, as SGLang has them:
-    they count in different halves, and whichever ends first tells the other. `client_s` is left out where it is unknown.
+    H < T + tick < W <= B < R < the client's own patience, and S before R too. W and B may be equal, as SGLang has
+    them: they count in different halves, and whichever ends first tells the other. `client_s` is left out where it is
+    unknown.
     """
     found = [pair for pair in _pairs(timers) if not _holds(*pair)]
     if client_s is not None:

@@ -109,11 +109,13 @@ class _Model(BaseModel):
 
 
 class Engine(_Model):
-    """Which SGLang: the version the profile was tested with, its interpreter, and what `python -m` runs."""
+    """Which SGLang: the version the profile was tested with, its interpreter, what `python -m` runs, and the versions
+    of other packages that it was tested with."""
 
     version: Text
     python: Text | None = None
     module: Text = "sglang.launch_server"
+    tested: Mapping[Text, Text] = {}
 
 
 class Model(_Model):
