@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
+from dsv4ctl.doctor.quick import quick_findings
 from dsv4ctl.errors import Dsv4Error, Refused
 from dsv4ctl.facts import HostFacts, read_facts, with_memory
 from dsv4ctl.findings import Finding, Severity
@@ -37,6 +38,9 @@ from dsv4ctl.stop import Stopping, stop_plan
 from dsv4ctl.supervisors.base import UnitState
 
 CLEAN_UP_GRACE_S = 3.0
+PREFLIGHT_CODES = frozenset({"PORT_TAKEN", "STRAY_PROCESSES", "DISK_LOW"})
+"""What `preflight` looks at itself."""
+
 _GIB = 1024**3
 
 Look = Callable[[Sequence[WorkerView]], None]
@@ -79,7 +83,10 @@ def launch(work: Launch) -> Launched:
         locks = [exits.enter_context(hold_lock(host, path, "serve")) for host, path in paths]
         facts = look_at_hosts(work)
         clear_ended(work)
-        findings = preflight(work, facts)
+        findings = (
+            *preflight(work, facts),
+            *quick_findings(work.loaded.profile, work.fleet, work.stack, without=PREFLIGHT_CODES),
+        )
         for finding in findings:
             work.on_finding(finding)
         refusals = [finding for finding in findings if finding.severity is Severity.ERROR]

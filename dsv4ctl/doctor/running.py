@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dsv4ctl.doctor.timer_order import timer_findings
 from dsv4ctl.errors import DeadlineExceeded, OperationFailed
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.health import stack_status
@@ -11,7 +12,6 @@ from dsv4ctl.metrics.exposition import Exposition, Unreadable, parse_exposition
 from dsv4ctl.profile.schema import ROUTER
 from dsv4ctl.restart.agreement import disagreements, settings_of
 from dsv4ctl.restart.patch_table import METRIC, Table, differences, expected_table
-from dsv4ctl.timers import broken, timers_of
 
 if TYPE_CHECKING:
     from dsv4ctl.fleet import Place
@@ -97,25 +97,6 @@ def _pair(target: "Target", members: "Sequence[tuple[str, WorkerRecord]]") -> li
                 told = settings_of(client, worker.name, worker.role, _url(worker), worker.argv)
             settings += [told] if told is not None else []
     return list(disagreements(settings))
-
-
-def timer_findings(workers: "Sequence[WorkerRecord]") -> list[Finding]:
-    """TIMERS_OUT_OF_ORDER for each pair of timers that stands wrong, by what these workers were started with."""
-    try:
-        timers = [timer for worker in workers for timer in timers_of(worker.name, worker.role, worker.env, worker.argv)]
-    except ValueError as error:
-        message = f"the timers of the stack cannot be compared: {error}"
-        return [Finding("TIMERS_OUT_OF_ORDER", Severity.UNKNOWN, message, "correct that value in the profile")]
-    return [
-        Finding(
-            "TIMERS_OUT_OF_ORDER",
-            Severity.WARNING,
-            str(pair),
-            f"make {pair.inner.set_by} shorter, or {pair.outer.set_by} longer",
-            {"inner": pair.inner.set_by, "inner_s": pair.inner.seconds, "outer": pair.outer.set_by},
-        )
-        for pair in broken(timers)
-    ]
 
 
 def _transfer(members: "Sequence[tuple[str, WorkerRecord]]", metrics: Mapping[str, Exposition | None]) -> list[Finding]:

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dsv4ctl.doctor.asking import ask
-from dsv4ctl.doctor.box import Box, Patient
-from dsv4ctl.doctor.check import Check, all_checks, examine, questions_of, worst_first
+from dsv4ctl.doctor.check import Check, all_checks, worst_first
 from dsv4ctl.doctor.engines import engine_findings
 from dsv4ctl.doctor.generations import Generated, generate
 from dsv4ctl.doctor.model import model_findings, read_configs
-from dsv4ctl.doctor.running import running_findings, timer_findings
+from dsv4ctl.doctor.quick import host_findings
+from dsv4ctl.doctor.running import running_findings
+from dsv4ctl.doctor.timer_order import timer_findings
 from dsv4ctl.doctor.versions import version_findings
 from dsv4ctl.errors import Dsv4Error, Interrupted, NothingRunning, OperationFailed
 from dsv4ctl.findings import Finding, Severity
@@ -24,7 +24,7 @@ from dsv4ctl.profile.here import load_here
 from dsv4ctl.profile.loading import LoadedProfile
 from dsv4ctl.restart.situation import open_found
 from dsv4ctl.stack import Stack, build_stack
-from dsv4ctl.state import StackRecord, planned
+from dsv4ctl.state import StackRecord
 from dsv4ctl.targets import Target
 
 if TYPE_CHECKING:
@@ -139,7 +139,10 @@ class Examination:
         return Examined(worst_first(_once(mine)), dict(self._seconds), len(checks), generated)
 
     def _of_host(self, name: str, checks: Sequence[Check]) -> Part:
-        return lambda: quick(self.subject, name, checks)
+        subject = self.subject
+        wanted = [check for check in checks if not (subject.runs and check.code in BEFORE_A_START)]
+        workers = subject.stack.on(name)
+        return lambda: host_findings(wanted, subject.fleet[name].host, name, subject.loaded.profile, workers)
 
     def _of_installation(self) -> Iterable[Finding]:
         """Software and model, and, where nothing runs, whether it could be started now."""
@@ -161,7 +164,7 @@ class Examination:
         subject = self.subject
         if subject.runs:
             return running_findings(subject.target)
-        return timer_findings([planned(worker, None) for worker in subject.stack.workers])
+        return timer_findings(subject.stack.workers)
 
     def _of_generations(self) -> Iterable[Finding]:
         subject = self.subject
@@ -193,17 +196,6 @@ class Examination:
             on_trouble=lambda _: None,
             rng=random.SystemRandom(),
         )
-
-
-def quick(subject: Subject, host: str, checks: Sequence[Check]) -> tuple[Finding, ...]:
-    """The checks of one host: one round trip to it.
-
-    Raises:
-        OperationFailed, HostUnreachable, DeadlineExceeded
-    """
-    wanted = [check for check in checks if not (subject.runs and check.code in BEFORE_A_START)]
-    box = Box(ask(subject.fleet[host].host, questions_of(wanted)))
-    return examine(wanted, Patient(host, box, subject.loaded.profile, subject.stack.on(host)))
 
 
 def _blind(part: str, error: Dsv4Error) -> Finding:
