@@ -37,7 +37,7 @@ def engine_findings(
         findings += found
         tables[worker.role] = table or {}
     for host in dict.fromkeys(worker.host for worker in stack.engines):
-        findings += _of_version(host, packages.get(host, {}).get("sglang"), tables)
+        findings += of_version(host, packages.get(host, {}).get("sglang"), tables)
     return tuple(findings)
 
 
@@ -70,7 +70,7 @@ def _remedy(fix: PdFix) -> str:
     return ", or ".join(filter(None, (later, ours)))
 
 
-def _of_version(host: str, version: str | None, tables: Mapping[str, Table]) -> list[Finding]:
+def of_version(host: str, version: str | None, tables: Mapping[str, Table]) -> list[Finding]:
     """PD_FIX_MISSING for each repair that this version lacks and no patch of ours makes; whether one side can be
     restarted alone is a warning of its own."""
     if version is None or not {"prefill", "decode"} & tables.keys():
