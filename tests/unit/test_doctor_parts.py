@@ -24,13 +24,11 @@ from dsv4ctl.stack import Site, Stack, build_stack
 SITE = Site("/opt/engine/bin/python", "/var/lib/dsv4ctl", "/home/o", "/tmp/d")
 FACTS = HostFacts((0, 1), (), None, None, True, True, {"sglang": "0.5.23"}, True, True, None)
 CARDS = tuple(GpuFact(index, f"00000000:{index + 1:02x}:00.0", 97887) for index in range(8))
-PATCHED: Table = dict.fromkeys(
-    (
-        *("inflight-watchdog", "lost-decode", "lost-prefill", "sticky-status", "lost-messages", "settled-pages"),
-        *("peer-reconnect", "absent-prefill", "decode-quarantine"),
-    ),
-    "applied",
+NEEDED = (
+    *("inflight-watchdog", "lost-decode", "lost-prefill", "sticky-status", "lost-messages", "settled-pages"),
+    *("peer-reconnect", "absent-prefill", "decode-quarantine"),
 )
+PATCHED: Table = dict.fromkeys(NEEDED, "applied")
 
 
 def loaded(*sets: str) -> LoadedProfile:
