@@ -51,6 +51,19 @@ def test_status_for_people_is_one_aligned_table(runner: CliRunner, shared: Stack
     assert {row.index("local") for row in rows} == {header.index("host")}
 
 
+def test_the_doctor_finds_nothing_wrong_with_a_stack_that_runs_and_asks_it_for_answers(
+    runner: CliRunner, shared: StackProfile
+) -> None:
+    result = runner.invoke(app, ["doctor", str(shared.path), "-o", "json"])
+    body = json.loads(result.stdout)
+    errors = [finding for finding in body["findings"] if finding["severity"] == "error"]
+    assert not errors, errors
+    assert result.exit_code in {0, 4}
+    assert body["result"]["runs"]
+    assert body["result"]["generations"] == {"asked": 4, "right": 4}
+    assert {"generations", "the installation", "what runs", "host local"} <= body["result"]["seconds"].keys()
+
+
 def test_serving_again_is_refused_and_names_what_runs(runner: CliRunner, shared: StackProfile) -> None:
     done = runner.invoke(app, ["serve", "--detach", str(shared.path), "-o", "json"])
     assert done.exit_code == 6
