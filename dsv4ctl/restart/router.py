@@ -116,7 +116,7 @@ class RouterWorkers:
             raise DeadlineExceeded(error.what, why="; ".join(missing)) from error
 
     def put_back(self, workers: Sequence[Registered], *, deadline_s: float) -> None:
-        """Put in workers whose removal was asked for and not seen: once it is seen, for it would undo what comes before.
+        """Put in workers whose removal was asked for and not seen: once it is, for it would undo what comes before it.
 
         Raises: as `add`. Where the removal is still not seen, nothing is known of what the router will do.
         """
