@@ -42,6 +42,19 @@ def test_status_finds_every_worker_as_planned(runner: CliRunner, shared: StackPr
     assert body["result"]["drifts"] == {"prefill-0": [], "decode-0": [], "router": []}
 
 
+def test_status_tells_of_secrets_that_a_co_restart_left(runner: CliRunner, dsv4: Dsv4, shared: StackProfile) -> None:
+    left = dsv4.state / "dsv4ctl" / "stacks" / shared.name / "before.json"
+    assert (left.parent / "stack.json").is_file()
+    left.write_text("{}")
+    try:
+        done = runner.invoke(app, ["status", str(shared.path), "-o", "json"])
+    finally:
+        left.unlink()
+    assert done.exit_code == 0, done.output
+    (finding,) = envelope(done.stdout)["findings"]
+    assert (finding["code"], finding["evidence"]["path"]) == ("SECRETS_LEFT", str(left))
+
+
 def test_status_for_people_is_one_aligned_table(runner: CliRunner, shared: StackProfile) -> None:
     done = runner.invoke(app, ["status", str(shared.path)])
     assert done.exit_code == 0
