@@ -71,6 +71,8 @@ def check(
         linted = lint_here(loaded)
         for note in linted.notes:
             console.warn(note)
+        for finding in linted.findings:
+            console.finding(finding)
         for host, source in linted.sources.items():
             console.say(f"names for {host} checked against {source}")
         linted.raise_problems()
