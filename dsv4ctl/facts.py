@@ -28,9 +28,7 @@ for card in "$root"/sys/bus/pci/devices/*; do
     [ -r "$card/numa_node" ] && echo "card ${card##*/} $(cat "$card/numa_node")"
 done
 """
-_SCRIPT = (
-    f"root=$4\n{_NODES}{_CARDS}"
-    + r"""
+_SCRIPT = r"""
 awk '/^MemAvailable:/ {print "memory_available_kb " $2}' /proc/meminfo
 dir=$1; while [ ! -d "$dir" ]; do dir=$(dirname "$dir"); done
 df -Pk "$dir" | awk 'NR == 2 {print "disk_free_kb " $4}'
@@ -51,7 +49,6 @@ for name in ("sglang", "sglang-router", "torch", "nixl", "dsv4ctl"):
         pass'
 :
 """
-)
 
 _GPUS_DEADLINE_S = 15.0
 
@@ -97,7 +94,8 @@ def read_facts(host: "Host", *, state_root: str, model_path: str, python: str, r
         HostUnreachable, DeadlineExceeded
     """
     path = "" if not model_path else posixpath.normpath(model_path)
-    answer = host.run(["sh", "-c", _SCRIPT, "sh", state_root, path, python, root], deadline_s=30.0).text
+    script = f"root=$4\n{_NODES}{_CARDS}{_SCRIPT}"
+    answer = host.run(["sh", "-c", script, "sh", state_root, path, python, root], deadline_s=30.0).text
     try:
         return parse_facts(answer)
     except (ValueError, IndexError) as error:
@@ -125,7 +123,7 @@ def _lines(answer: str) -> list[tuple[str, str]]:
 def _parse_gpus(lines: Sequence[tuple[str, str]]) -> tuple[GpuFact, ...]:
     nodes = sorted(int(value) for name, value in lines if name == "node")
     rows = [[int(word) for word in value.split()] for name, value in lines if name == "distance"]
-    # A row has the distance from its node to each node there is, in their order; one of another length is not understood.
+    # A row has the distance from its node to each node there is, in their order. One of another length is no such row.
     table = {row[0]: dict(zip(nodes, row[1:], strict=True)) for row in rows if len(row) == len(nodes) + 1}
     placed = {same_gpu(bus): int(node) for bus, node in (value.split() for name, value in lines if name == "card")}
     return tuple(_gpu(value, placed, nodes, table) for name, value in lines if name == "gpu")

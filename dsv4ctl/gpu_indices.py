@@ -27,7 +27,7 @@ _FILE = "gpu-indices.json"
 
 @dataclass(frozen=True)
 class Card:
-    """A card by its place on the bus, as the kernel writes it, and by its own name (empty where the driver told none)."""
+    """A card by its place on the bus, as the kernel writes it, and by its own name (empty: the driver told none)."""
 
     pci_bus_id: str
     uuid: str

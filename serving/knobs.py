@@ -79,7 +79,7 @@ class EngineSwitch:
     is_understood: bool
 
 
-# None of these is the engine's: SGLANG_DSV4_REASONING_EFFORT and SGLANG_DEFAULT_THINKING, for example, SGLang reads itself.
+# None of these is the engine's own, as SGLANG_DSV4_REASONING_EFFORT and SGLANG_DEFAULT_THINKING are.
 OWN_KNOBS = {
     "SGLANG_DSV4_PATCH_POLICY": OwnKnob(
         "str", "enforce", "a required patch that FAILED: enforce = it stops the engine, warn = it is said"

@@ -1,4 +1,4 @@
-"""GPUs that are not here: a directory with the kernel's files about them, and a driver that prints what was recorded."""
+"""GPUs that are not here: a directory with the kernel's files about them, and a driver that prints what was noted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
