@@ -1,13 +1,13 @@
 """What `serve --dry-run` prints of the profiles for RTX PRO 6000, on a box that has the cards."""
 
-# ruff: noqa: E501 - lines as an engine gets them
-
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from inline_snapshot import snapshot
@@ -20,7 +20,7 @@ from dsv4ctl.knobs import snapshot as bundled
 from dsv4ctl.profile.loading import LoadedProfile, load_profile
 from dsv4ctl.profile.lookup import builtin_profiles, local_gpus
 from dsv4ctl.serve_plan import script_of, serve_plan
-from dsv4ctl.stack import Site, Stack, Worker, build_stack
+from dsv4ctl.stack import Site, Stack, Worker, build_stack, hosts_of
 from tests.cards import TWO_SOCKETS, card_box
 
 ROOT = Path(__file__).parents[2]
@@ -370,6 +370,28 @@ def test_a_dry_run_and_a_check_need_no_gpu(name: str) -> None:
     if not local_gpus():
         assert "finds none: no GPU answers on host local" in dry.stderr
         assert "(not resolved)" in shown.stderr
+
+
+EXAMPLES = re.findall(
+    r"^( *)```toml\n(.*?)^ *```", (ROOT / "docs" / "hardware.md").read_text(), re.DOTALL | re.MULTILINE
+)
+
+
+@pytest.mark.parametrize("text", [dedent(text) for _, text in EXAMPLES])
+def test_what_the_page_shows_is_a_profile(text: str, registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(text)
+    loaded = load_profile("./p.toml", environ={}, cwd=tmp_path, profiles=builtin_profiles())
+    hosts = hosts_of(loaded.profile)
+    assert lint(loaded, dict.fromkeys(hosts, registry)) == ()
+    stack = build_stack(loaded, dict.fromkeys(hosts, Site("/opt/engine/bin/python", "/state", "/home/op", "/tmp/op")))
+    addresses = {worker.listen for worker in stack.engines}
+    assert ("127.0.0.1" in addresses) == (len(hosts) == 1)
+    for worker in stack.engines:
+        assert worker.env["SGLANG_HOST_IP"] == worker.listen
+
+
+def test_the_page_has_one_for_another_box_and_one_for_two() -> None:
+    assert len(EXAMPLES) == 2
 
 
 _PARSE = """
