@@ -406,6 +406,7 @@ print("taken")
 
 
 @pytest.mark.stack
+@pytest.mark.beside
 def test_the_real_parser_takes_every_command_line() -> None:
     lines = [
         json.dumps(worker.argv[worker.argv.index("sglang.launch_server") + 1 :])

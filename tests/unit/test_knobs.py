@@ -79,6 +79,7 @@ print(json.dumps({
 
 
 @pytest.mark.stack
+@pytest.mark.beside
 def test_engine_flags_are_those_of_the_real_parser(registry: Registry) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "serving" / "cpu" / "standins"), "SGLANG_USE_CPU_ENGINE": "1"}
     answer = subprocess.run(
