@@ -147,20 +147,21 @@ def choose(host: str, asked: Sequence[Asked], there: Sequence[G]) -> Chosen[G]:
 
 
 def _seated(host: str, seats: Sequence[Nearest], free: Sequence[G]) -> list[list[G] | str]:
-    """For each item its cards in the order of the bus, or why that cannot be told."""
-    unknown = [why for nearest in seats for gpu in free if (why := _unknown(host, gpu, nearest.node))]
-    if unknown:
-        return [unknown[0]] * len(seats)
+    """For each item its cards in the order of the bus, or why it cannot be told which."""
+    unknown = [next((why for gpu in free if (why := _unknown(host, gpu, nearest.node))), None) for nearest in seats]
     given: list[list[G]] = [[] for _ in seats]
     offers = sorted(
-        (gpu.distances[nearest.node], seat, at) for seat, nearest in enumerate(seats) for at, gpu in enumerate(free)
+        (gpu.distances[nearest.node], seat, at)
+        for seat, nearest in enumerate(seats)
+        if not unknown[seat]
+        for at, gpu in enumerate(free)
     )
     gone: set[int] = set()
     for _, seat, at in offers:
         if at not in gone and len(given[seat]) < seats[seat].count:
             gone.add(at)
             given[seat].append(free[at])
-    return [sorted(own, key=_bus_order) for own in given]
+    return [why or sorted(own, key=_bus_order) for why, own in zip(unknown, given, strict=True)]
 
 
 def _unknown(host: str, gpu: PlacedGpu, node: int) -> str | None:
@@ -169,8 +170,8 @@ def _unknown(host: str, gpu: PlacedGpu, node: int) -> str | None:
     if gpu.numa_node is None:
         return f"cannot be told: host {host} does not know on which NUMA node {card} is; name the cards by bus id"
     if node not in gpu.distances:
-        nodes = ", ".join(map(str, sorted(gpu.distances))) or "none is known"
-        return f"cannot be told: host {host} does not say how far {card} is from node {node}; its NUMA nodes: {nodes}"
+        nodes = ", ".join(map(str, sorted(gpu.distances)))
+        return f"cannot be told: host {host} says of {card} only how far it is from NUMA node {nodes}"
     return None
 
 

@@ -95,7 +95,7 @@ def test_what_cannot_be_told_is_said() -> None:
     )
     assert why(ask(("1 nearest to node 7",), there=BOX[:1])) == snapshot(
         [
-            "w0[0] 1 nearest to node 7 cannot be told: host box does not say how far GPU 0 (0000:01:00.0) is from node 7; its NUMA nodes: 0, 1"
+            "w0[0] 1 nearest to node 7 cannot be told: host box says of GPU 0 (0000:01:00.0) only how far it is from NUMA node 0, 1"
         ]
     )
     assert why(ask((9, "1 nearest to node 0"), there=())) == snapshot(
@@ -104,6 +104,12 @@ def test_what_cannot_be_told_is_said() -> None:
             "w0[1] 1 nearest to node 0 finds none: no GPU answers on host box",
         ]
     )
+
+
+def test_a_node_that_is_not_there_is_no_matter_for_the_others() -> None:
+    chosen = ask(("4 nearest to node 0",), ("4 nearest to node 2",))
+    assert indices(chosen, "w0") == [0, 1, 2, 3]
+    assert [item.worker for item in chosen.missing] == ["w1"]
 
 
 def test_a_card_whose_node_is_unknown_is_no_matter_where_it_is_named() -> None:
