@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dsv4ctl.doctor.quick import quick_findings
-from dsv4ctl.errors import Dsv4Error, Refused
+from dsv4ctl.errors import CannotLook, Dsv4Error, Refused
 from dsv4ctl.facts import HostFacts, read_facts, with_memory
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.fleet import Fleet
+from dsv4ctl.gpu_indices import IndexMemory, check_indices
 from dsv4ctl.journal import Diary, Journal, utc_now
 from dsv4ctl.locks import HeldLock, hold_lock
 from dsv4ctl.observe import WorkerView
@@ -23,6 +24,7 @@ from dsv4ctl.preflight import (
     check_numactl,
     check_ports,
     check_strays,
+    gpus_changed,
 )
 from dsv4ctl.procfs import cmdline, listeners, marked_processes, memory_of
 from dsv4ctl.profile.keys import Problem, ProfileError
@@ -132,7 +134,7 @@ def _carry_out(work: Launch, locks: Sequence[HeldLock]) -> Launched:
             report=work.report,
             before_step=hold_all,
         )
-        serving.note_shm(ready=True)
+        serving.note_ready()
         journal.write("ready")
     except BaseException as error:
         # A fault of our own must not leave a stack behind either.
@@ -286,6 +288,7 @@ def preflight(
     processes of a host that will have ended by then: their ports and their memory will be free.
 
     Raises:
+        CannotLook: the GPUs of a host are not those for which the plan was made.
         HostUnreachable
     """
     findings: list[Finding] = []
@@ -293,6 +296,8 @@ def preflight(
     size = int(profile.model.size_gb * _GIB) if profile.model.size_gb else None
     for name, place in work.fleet.items():
         workers = work.stack.on(name)
+        if changed := gpus_changed(name, workers, facts[name].gpus):
+            raise CannotLook(changed, hint="run it again; `nvidia-smi` there says whether a card comes and goes")
         gone = (leaving or {}).get(name, ())
         held = [listener for listener in listeners(place.host) if not set(listener.pids) & set(gone)]
         ours = {port for worker in workers for port in worker.ports.values()}
@@ -306,6 +311,7 @@ def preflight(
         own = {worker.unit for worker in workers}
         findings += check_ports(workers, held, commands, units)
         findings += check_strays(name, {pid: unit for pid, unit in units.items() if unit in own and pid not in gone})
+        findings += check_indices(name, workers, facts[name].gpus, IndexMemory(place, work.stack.name))
         findings += check_numactl(name, workers, facts[name])
         findings += check_memory(work.stack, name, with_memory(facts[name], memory_of(place.host, gone)), size)
         findings += check_disk(name, place.site.state_root, facts[name])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsv4ctl.doctor.asking import Question, ask
 from dsv4ctl.findings import Finding, Severity
-from dsv4ctl.profile.checks import is_gpu
+from dsv4ctl.profile.gpus import is_gpu
 from dsv4ctl.restart.proving import flag_of
 
 if TYPE_CHECKING:

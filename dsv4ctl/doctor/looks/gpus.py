@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dsv4ctl.doctor.asking import Question
 from dsv4ctl.doctor.box import Box, Patient
-from dsv4ctl.profile.checks import is_gpu
+from dsv4ctl.profile.gpus import is_gpu
 
 _FIELDS = (
     *("index", "uuid", "pci.bus_id", "name", "driver_version", "memory.total", "compute_cap"),
@@ -58,14 +58,17 @@ def gpus(box: Box) -> tuple[Gpu, ...]:
 
 
 def planned(patient: Patient) -> tuple[Gpu, ...]:
-    """Those that the profile's workers on this host take; all of them where it names none.
+    """Those that the profile's workers on this host take; all of them where it names none, or where it is not known
+    which it means.
 
     Raises:
         Unseen
     """
     wanted = [gpu for worker in patient.engines for gpu in worker.gpus]
     there = gpus(patient.box)
-    return tuple(gpu for gpu in there if not wanted or any(is_gpu(each, gpu) for each in wanted))
+    if not wanted or any(worker.unresolved for worker in patient.engines):
+        return there
+    return tuple(gpu for gpu in there if any(is_gpu(each, gpu) for each in wanted))
 
 
 def bar1_mib(box: Box) -> dict[str, int]:
