@@ -43,7 +43,7 @@ esac
 [ -x "$(command -v -- "$3")" ] && echo "python yes" && "$3" -c '
 from importlib.metadata import PackageNotFoundError, version
 for name in ("sglang", "sglang-router", "torch", "triton", "nixl", "nixl-cu12", "nixl-cu13", "flashinfer-python",
-             "sgl-kernel", "transformers", "dsv4ctl"):
+             "sglang-kernel", "transformers", "dsv4ctl"):
     try:
         print("package", name, version(name))
     except PackageNotFoundError:

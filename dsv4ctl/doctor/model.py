@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from dsv4ctl.doctor.asking import Question, ask
 from dsv4ctl.findings import Finding, Severity
-from dsv4ctl.profile.gpus import is_gpu
 from dsv4ctl.restart.proving import flag_of
 
 if TYPE_CHECKING:
@@ -133,10 +132,8 @@ def _of_worker(
             )
     host = facts.get(worker.host)
     size = size_bytes or (host.model_bytes if host is not None else None)
-    if host is None or not size or not worker.gpus:
-        return
-    own = [gpu for gpu in host.gpus if any(is_gpu(each, gpu) for each in worker.gpus)]
-    if len(own) < len(worker.gpus):
+    own = worker.cards
+    if host is None or not size or not own or worker.unresolved:
         return
     fraction = float(flag_of(worker.argv, "--mem-fraction-static") or DEFAULT_FRACTION)
     share = fraction * min(gpu.memory_mib for gpu in own) * 1024**2

@@ -21,9 +21,14 @@ from dsv4ctl.profile.loading import LoadedProfile, load_profile
 from dsv4ctl.restart.patch_table import Table
 from dsv4ctl.stack import Site, Stack, build_stack
 
-SITE = Site("/opt/engine/bin/python", "/var/lib/dsv4ctl", "/home/o", "/tmp/d")
 FACTS = HostFacts((0, 1), (), None, None, True, True, {"sglang": "0.5.23"}, True, True, None)
-CARDS = tuple(GpuFact(index, f"00000000:{index + 1:02x}:00.0", 97887) for index in range(8))
+CARDS = tuple(
+    GpuFact(
+        index, f"00000000:{index + 1:02x}:00.0", 97887, f"GPU-{index}", index // 4, {index // 4: 10, 1 - index // 4: 20}
+    )
+    for index in range(8)
+)
+SITE = Site("/opt/engine/bin/python", "/var/lib/dsv4ctl", "/home/o", "/tmp/d", CARDS)
 NEEDED = (
     *("inflight-watchdog", "lost-decode", "lost-prefill", "sticky-status", "lost-messages", "settled-pages"),
     *("peer-reconnect", "absent-prefill", "decode-quarantine"),
