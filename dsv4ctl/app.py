@@ -11,6 +11,7 @@ COMMANDS = {
     "status": "Say what runs, and whether it is what was planned.",
     "stop": "End the stack and prove that nothing of it is left.",
     "co-restart": "Restart prefill and decode as one verified act.",
+    "doctor": "Examine hosts, plan and what runs, and say what is wrong and what to do.",
     "probe": "Ask every hop of a request for answers that are known, and say which hop fails.",
     "watch-inflight": "Tell a request that is pinned in prefill's inflight queue from flow.",
     "logs": "Show or follow the logs of the workers.",

@@ -125,8 +125,9 @@ class Console:
                 self._out.print(title, markup=False, style="bold")
             self._out.print(make_table(columns, rows))
 
-    def finding(self, finding: Finding) -> None:
-        """Note a finding: shown at once to a person, part of the envelope for a program."""
+    def finding(self, finding: Finding, *, as_data: bool = False) -> None:
+        """Note a finding: shown at once to a person, part of the envelope for a program. `as_data`: it is what was
+        asked for, and goes to stdout."""
         self.findings.append(finding)
         if self.machine:
             return
@@ -137,7 +138,7 @@ class Console:
         line.append(f" {finding.message}\n  ", style="default")
         line.append(finding.remedy, style="dim")
         with self.heard():
-            self._err.print(line)
+            (self._out if as_data else self._err).print(line)
 
     def result(self, result: object, error: Dsv4Error | None = None) -> None:
         """The answer, for a program: the whole document in `json`, the closing line in `jsonl`. People saw a table.

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsv4ctl.errors import CannotLook, OperationFailed
+from dsv4ctl.errors import CannotLook, DeadlineExceeded, OperationFailed
 from dsv4ctl.facts import GpuFact, read_gpus
 from dsv4ctl.stack import Site, default_python, hosts_of
 from dsv4ctl.state import DIRECTORY_NAME, StateStore
@@ -47,23 +47,23 @@ def open_fleet(profile: "Profile", open_host: OpenHost) -> Iterator[Fleet]:
             entry = profile.hosts.get(name)
             host = stack.enter_context(_closing(open_host(entry.ssh if entry else name)))
             python = default_python(profile, name, sys.executable)
-            by_bus_id = any(
-                isinstance(gpu, str)
-                for worker in profile.workers
-                if worker.spec.host == name
-                for gpu in worker.spec.gpus
-            )
-            gpus = _gpus(host) if by_bus_id else ()
+            asks = any(worker.spec.gpus for worker in profile.workers if worker.spec.host == name)
+            gpus = gpus_of(host) if asks else ()
             state_dir = entry.state_dir if entry else None
             fleet[name] = open_place(name, host, profile.supervisor, python, state_dir, gpus)
         yield fleet
 
 
-def _gpus(host: "Host") -> tuple[GpuFact, ...]:
+def gpus_of(host: "Host") -> tuple[GpuFact, ...]:
+    """The GPUs of a host; none where none answer.
+
+    Raises:
+        HostUnreachable
+    """
     try:
         return read_gpus(host)
-    except OperationFailed:
-        # A plan for a box may be looked at where there is no GPU; starting it here is refused by the host's facts.
+    except (OperationFailed, DeadlineExceeded):
+        # A stack can be ended, and a plan be looked at, where no GPU answers; starting it there is refused.
         return ()
 
 

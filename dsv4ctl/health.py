@@ -53,8 +53,11 @@ def stack_status(target: Target) -> StackStatus:
     pending = next(filter(None, (PendingStore(place, target.name).load() for place in target.fleet.values())), None)
     if pending is not None:
         findings.append(_unfinished(pending))
-    elif not proven and not target.unrecorded:
-        findings.append(_not_proven(target))
+    else:
+        kept = [(name, PendingStore(place, target.name).left_over()) for name, place in target.fleet.items()]
+        findings += [_secrets_left(name, path) for name, path in kept if path is not None]
+        if not proven and not target.unrecorded:
+            findings.append(_not_proven(target))
     return StackStatus(
         stack=target.name,
         profile=record.profile,
@@ -129,6 +132,12 @@ def _unfinished(pending: Pending) -> Finding:
         remedy,
         {"phase": pending.phase, "step": pending.step, "began_at": pending.began_at},
     )
+
+
+def _secrets_left(host: str, path: str) -> Finding:
+    message = f"{path} on {host} keeps the environment of engines for a co-restart that is over, secrets and all"
+    remedy = f"`dsv4ctl stop` and the next `co-restart` remove it; or remove it by hand: rm {path}"
+    return Finding("SECRETS_LEFT", Severity.WARNING, message, remedy, {"host": host, "path": path})
 
 
 def _not_proven(target: Target) -> Finding:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed
+from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.names import did_you_mean, within
 from dsv4ctl.redaction import redact
 
@@ -31,7 +32,8 @@ _FOREIGN_PREFIXES = (
     *("OMP_", "MKL_", "KMP_", "GLOO_", "PYTHON", "LD_", "MALLOC_", "SPT_", "RUST_", "OTEL_"),
 )
 _MAX_GUESSES = 3
-_TRUE_OR_FALSE = frozenset({"true", "1", "yes", "y", "false", "0", "no", "n"})
+_FALSE = frozenset({"false", "0", "no", "n"})
+_TRUE_OR_FALSE = frozenset({"true", "1", "yes", "y"}) | _FALSE
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,13 @@ def ask(host: "Host", python: str, *, deadline_s: float = _ASK_DEADLINE_S) -> Re
 @dataclass(frozen=True)
 class Linted:
     """What a lint found. `sources` says for each host what its names were checked against; `notes` what a person should
-    know about that: a host that could not be asked, or names that nobody could check."""
+    know about that: a host that could not be asked, or names that nobody could check. `findings` are what is right, and
+    yet not as it looks."""
 
     problems: "tuple[Problem, ...]"
     sources: Mapping[str, str]
     notes: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
 
     def raise_problems(self) -> None:
         """Raises:
@@ -152,7 +156,7 @@ def lint_on(loaded: "LoadedProfile", hosts: "Mapping[str, Host]", pythons: Mappi
         else:
             notes.append(f"names for {name} were not checked: there is no snapshot of sglang {version}")
     sources = {name: registry.source for name, registry in registries.items()}
-    return Linted(lint(loaded, registries), sources, tuple(notes))
+    return Linted(lint(loaded, registries), sources, tuple(notes), unread(loaded, registries))
 
 
 def lint(loaded: "LoadedProfile", registries: Mapping[str, Registry]) -> "tuple[Problem, ...]":
@@ -172,6 +176,43 @@ def lint(loaded: "LoadedProfile", registries: Mapping[str, Registry]) -> "tuple[
     return tuple(found)
 
 
+def unread(loaded: "LoadedProfile", registries: Mapping[str, Registry]) -> tuple[Finding, ...]:
+    """KNOB_NOT_READ for each host where knobs of ours are set that our half of its engine does not read.
+
+    This is told, and is no error as a misspelt name is: the name is right, and a profile that is written for a box
+    states what it wants there before the kernel behind it is installed, and after. A knob that says what is the case
+    without it is not told of.
+    """
+    findings: list[Finding] = []
+    for host, registry in registries.items():
+        users: dict[str, list[str]] = {}
+        for worker in loaded.profile.workers:
+            for name, valued in loaded.worker_env(worker).items() if worker.spec.host == host else ():
+                knob = registry.env.get(name)
+                if knob is not None and not knob.is_read and not _says_nothing_new(knob, valued.value):
+                    users.setdefault(name, []).append(worker.name)
+        if users:
+            names = ", ".join(sorted(users))
+            workers = ", ".join(dict.fromkeys(worker for own in users.values() for worker in own))
+            findings.append(
+                Finding(
+                    "KNOB_NOT_READ",
+                    Severity.WARNING,
+                    f"{names} {'is' if len(users) == 1 else 'are'} set for {workers} on {host}, and nothing reads "
+                    f"{'it' if len(users) == 1 else 'them'} there ({registry.source})",
+                    "install a version of dsv4ctl whose half of the engine has what they switch on, or take them out",
+                    {"host": host, "names": " ".join(sorted(users)), "source": registry.source},
+                )
+            )
+    return tuple(findings)
+
+
+def _says_nothing_new(knob: EnvKnob, value: str) -> bool:
+    if knob.type == "bool":
+        return value.lower() in _FALSE and (knob.default or "").lower() in _FALSE
+    return value == knob.default
+
+
 def _lint_env(env: "Mapping[str, Valued[str]]", registry: Registry) -> "Iterator[Problem]":
     from dsv4ctl.profile import Problem
 
@@ -187,8 +228,6 @@ def wrong_name(name: str, registry: Registry) -> str | None:
     if knob is not None:
         if knob.deprecated:
             return f"is deprecated in sglang {registry.version}: {knob.deprecated.rstrip('.')}"
-        if not knob.is_read:
-            return "is a knob of ours that the installed version does not read; take it out"
         return None
     modern = name.replace("SGL_", "SGLANG_", 1)
     if name.startswith("SGL_") and modern in registry.env:

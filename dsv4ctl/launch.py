@@ -6,10 +6,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
-from dsv4ctl.errors import Dsv4Error, Refused
+from dsv4ctl.doctor.quick import quick_findings
+from dsv4ctl.errors import CannotLook, Dsv4Error, Refused
 from dsv4ctl.facts import HostFacts, read_facts, with_memory
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.fleet import Fleet
+from dsv4ctl.gpu_indices import IndexMemory, check_indices
 from dsv4ctl.journal import Diary, Journal, utc_now
 from dsv4ctl.locks import HeldLock, hold_lock
 from dsv4ctl.observe import WorkerView
@@ -22,6 +24,7 @@ from dsv4ctl.preflight import (
     check_numactl,
     check_ports,
     check_strays,
+    gpus_changed,
 )
 from dsv4ctl.procfs import cmdline, listeners, marked_processes, memory_of
 from dsv4ctl.profile.keys import Problem, ProfileError
@@ -37,6 +40,9 @@ from dsv4ctl.stop import Stopping, stop_plan
 from dsv4ctl.supervisors.base import UnitState
 
 CLEAN_UP_GRACE_S = 3.0
+PREFLIGHT_CODES = frozenset({"PORT_TAKEN", "STRAY_PROCESSES", "DISK_LOW"})
+"""What `preflight` looks at itself."""
+
 _GIB = 1024**3
 
 Look = Callable[[Sequence[WorkerView]], None]
@@ -79,7 +85,10 @@ def launch(work: Launch) -> Launched:
         locks = [exits.enter_context(hold_lock(host, path, "serve")) for host, path in paths]
         facts = look_at_hosts(work)
         clear_ended(work)
-        findings = preflight(work, facts)
+        findings = (
+            *preflight(work, facts),
+            *quick_findings(work.loaded.profile, work.fleet, work.stack, without=PREFLIGHT_CODES),
+        )
         for finding in findings:
             work.on_finding(finding)
         refusals = [finding for finding in findings if finding.severity is Severity.ERROR]
@@ -125,7 +134,7 @@ def _carry_out(work: Launch, locks: Sequence[HeldLock]) -> Launched:
             report=work.report,
             before_step=hold_all,
         )
-        serving.note_shm(ready=True)
+        serving.note_ready()
         journal.write("ready")
     except BaseException as error:
         # A fault of our own must not leave a stack behind either.
@@ -236,24 +245,40 @@ def look_at_hosts(work: Launch) -> dict[str, HostFacts]:
         ProfileError: the profile names an interpreter, a NUMA node, a GPU or a model that a host does not have.
         HostUnreachable
     """
+    facts = read_hosts(work)
+    if problems := unfit(work, facts):
+        raise ProfileError(problems)
+    return facts
+
+
+def read_hosts(work: Launch) -> dict[str, HostFacts]:
+    """What every host is.
+
+    Raises:
+        HostUnreachable
+    """
+    models = {model.host: model.path for model in work.stack.models}
+    return {
+        name: read_facts(
+            place.host, state_root=place.site.state_root, model_path=models.get(name, ""), python=place.site.python
+        )
+        for name, place in work.fleet.items()
+    }
+
+
+def unfit(work: Launch, facts: Mapping[str, HostFacts]) -> list[Problem]:
+    """What the profile names and a host does not have: an interpreter, a NUMA node, a GPU, a model."""
     problems: list[Problem] = []
-    found: dict[str, HostFacts] = {}
     models = {model.host: model for model in work.stack.models}
     for name, place in work.fleet.items():
-        model = models.get(name)
-        site = place.site
-        path = model.path if model is not None else ""
-        facts = read_facts(place.host, state_root=site.state_root, model_path=path, python=site.python)
-        found[name] = facts
-        problems += work.loaded.host_problems(name, facts)
-        if not facts.has_python:
+        model, site = models.get(name), place.site
+        problems += work.loaded.host_problems(name, facts[name])
+        if not facts[name].has_python:
             origin = work.loaded.origin("engine", "python")
             problems.append(Problem(origin, "engine.python", f"is wrong: there is no program {site.python} on {name}"))
-        if model is not None and (wrong := check_model(model, facts)):
+        if model is not None and (wrong := check_model(model, facts[name])):
             problems.append(Problem(work.loaded.origin("model", "path"), "model.path", f"is wrong: {wrong}"))
-    if problems:
-        raise ProfileError(problems)
-    return found
+    return problems
 
 
 def preflight(
@@ -263,6 +288,7 @@ def preflight(
     processes of a host that will have ended by then: their ports and their memory will be free.
 
     Raises:
+        CannotLook: the GPUs of a host are not those for which the plan was made.
         HostUnreachable
     """
     findings: list[Finding] = []
@@ -270,6 +296,8 @@ def preflight(
     size = int(profile.model.size_gb * _GIB) if profile.model.size_gb else None
     for name, place in work.fleet.items():
         workers = work.stack.on(name)
+        if changed := gpus_changed(name, workers, facts[name].gpus):
+            raise CannotLook(changed, hint="run it again; `nvidia-smi` there says whether a card comes and goes")
         gone = (leaving or {}).get(name, ())
         held = [listener for listener in listeners(place.host) if not set(listener.pids) & set(gone)]
         ours = {port for worker in workers for port in worker.ports.values()}
@@ -283,6 +311,7 @@ def preflight(
         own = {worker.unit for worker in workers}
         findings += check_ports(workers, held, commands, units)
         findings += check_strays(name, {pid: unit for pid, unit in units.items() if unit in own and pid not in gone})
+        findings += check_indices(name, workers, facts[name].gpus, IndexMemory(place, work.stack.name))
         findings += check_numactl(name, workers, facts[name])
         findings += check_memory(work.stack, name, with_memory(facts[name], memory_of(place.host, gone)), size)
         findings += check_disk(name, place.site.state_root, facts[name])

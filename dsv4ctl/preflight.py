@@ -7,10 +7,10 @@ the host's present state forbids (a port taken, too little memory) is a refusal.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dsv4ctl.facts import HostFacts
+from dsv4ctl.facts import GpuFact, HostFacts
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.procfs import Listener
-from dsv4ctl.profile.checks import is_gpu
+from dsv4ctl.profile.gpus import is_gpu
 from dsv4ctl.stack import ModelSource, Stack, Worker
 
 _GIB = 1024**3
@@ -134,6 +134,20 @@ def check_numactl(host: str, workers: Iterable[Worker], facts: HostFacts) -> tup
             {"host": host},
         ),
     )
+
+
+def gpus_changed(host: str, workers: Iterable[Worker], there: Iterable[GpuFact]) -> str | None:
+    """How a sentence reads when a worker's GPUs are no longer what they were when the plan was made, or could not be
+    looked at then; None when the plan holds."""
+    now = {gpu.index: gpu.pci_bus_id for gpu in there}
+    for worker in workers:
+        if worker.unresolved:
+            return f"the GPUs of {worker.name} on {host} could not be looked at when the plan was made"
+        for card in worker.cards:
+            if now.get(card.index) != card.pci_bus_id:
+                found = now.get(card.index, "gone")
+                return f"GPU {card.index} on {host} was {card.pci_bus_id} when the plan was made, and is {found} now"
+    return None
 
 
 def check_model(source: ModelSource, facts: HostFacts) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dsv4ctl.canary import ask, make_prompt
 from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed, VerificationFailed
 from dsv4ctl.fleet import Fleet, Place
+from dsv4ctl.gpu_indices import IndexMemory
 from dsv4ctl.observe import Watch, WorkerView, death, logs_command
 from dsv4ctl.plan import Action, Always, Facts, Step
 from dsv4ctl.procfs import descendants, processes, shm_segments
@@ -177,6 +178,13 @@ class Serving:
             if noted != record:
                 self.records[host] = noted
                 place.store.save(noted)
+
+    def note_ready(self) -> None:
+        """All is proven: record it, and what the GPU indices of the new workers mean, for the next start."""
+        self.note_shm(ready=True)
+        for name, place in self._context.fleet.items():
+            new = [worker for worker in self._context.stack.on(name) if worker.name not in self._context.kept]
+            IndexMemory(place, self._context.stack.name).remember(new)
 
 
 def make_directory(place: Place, path: str | None, unit: str) -> None:

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dsv4ctl.plan import Step
+from dsv4ctl.profile.gpus import shown
 from dsv4ctl.redaction import redact_argv, redact_env
 from dsv4ctl.stack import ModelSource, Stack, Worker
+from dsv4ctl.state import planned
 
 if TYPE_CHECKING:
     from dsv4ctl.profile.schema import Canary
@@ -93,8 +95,17 @@ def script_of(stack: Stack) -> str:
         if model.make is not None:
             lines += [f"# the model, on {model.host}", shlex.join(model.make), ""]
     for worker in stack.workers:
-        lines += [f"# {worker.name}, on {worker.host}", paste_command(worker), ""]
+        lines += [f"# {worker.name}, on {worker.host}", *_cards_line(worker), paste_command(worker), ""]
     return "\n".join(lines).rstrip()
+
+
+def _cards_line(worker: Worker) -> list[str]:
+    return [f"# GPUs {', '.join(shown(card) for card in worker.cards)}"] if worker.cards else []
+
+
+def unresolved(stack: Stack) -> tuple[str, ...]:
+    """A sentence for each of a worker's GPUs that no card was found for: it stands in the plan as in the profile."""
+    return tuple(f"{worker.name}: {sentence}" for worker in stack.workers for sentence in worker.unresolved)
 
 
 def plan_as_data(stack: Stack, steps: Sequence[Step]) -> Mapping[str, object]:
@@ -113,6 +124,7 @@ def plan_as_data(stack: Stack, steps: Sequence[Step]) -> Mapping[str, object]:
                 "ports": worker.ports,
                 "numa_node": worker.numa_node,
                 "gpus": worker.gpus,
+                "cards": planned(worker).cards,
             }
             for worker in stack.workers
         ],

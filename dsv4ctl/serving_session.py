@@ -18,7 +18,7 @@ from dsv4ctl.locks import hold_lock
 from dsv4ctl.profile.here import load_here
 from dsv4ctl.profile.loading import LoadedProfile
 from dsv4ctl.restart.pending import PendingStore
-from dsv4ctl.serve_plan import plan_as_data, script_of, serve_plan
+from dsv4ctl.serve_plan import plan_as_data, script_of, serve_plan, unresolved
 from dsv4ctl.signals import interruptible
 from dsv4ctl.stack import Stack, build_stack
 from dsv4ctl.state import StackRecord
@@ -40,8 +40,15 @@ def _checked_stack(console: Console, loaded: LoadedProfile, fleet: Fleet) -> Sta
     )
     for note in linted.notes:
         console.warn(note)
+    for finding in linted.findings:
+        console.finding(finding)
     linted.raise_problems()
     return build_stack(loaded, {name: place.site for name, place in fleet.items()})
+
+
+def _tell_unresolved(console: Console, stack: Stack) -> None:
+    for sentence in unresolved(stack):
+        console.warn(f"{sentence}. It stands in the plan as it is; `serve` would refuse to start")
 
 
 def print_plan(console: Console, ref: str | None, sets: Sequence[str]) -> None:
@@ -50,6 +57,7 @@ def print_plan(console: Console, ref: str | None, sets: Sequence[str]) -> None:
     console.target = loaded.profile.name
     with open_fleet(loaded.profile, open_host) as fleet:
         stack = _checked_stack(console, loaded, fleet)
+    _tell_unresolved(console, stack)
     steps = serve_plan(stack, loaded.profile.canary)
     if not console.machine:
         console.data(script_of(stack))
@@ -74,6 +82,7 @@ def emit_units(console: Console, ref: str | None, sets: Sequence[str], *, kind: 
     console.target = loaded.profile.name
     with open_fleet(loaded.profile, open_host) as fleet:
         stack = _checked_stack(console, loaded, fleet)
+    _tell_unresolved(console, stack)
     written = write_units(stack, Path(directory))
     if not console.machine:
         for path in written:

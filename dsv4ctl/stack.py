@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from dsv4ctl.errors import UsageError
-from dsv4ctl.profile.checks import is_gpu
+from dsv4ctl.profile.checks import asked_of
+from dsv4ctl.profile.gpus import Chosen, choose, kernel_id, nearest_of
 from dsv4ctl.profile.loading import LoadedProfile, flags
 from dsv4ctl.profile.schema import (
     GENERATED,
@@ -37,7 +38,7 @@ TINY_MODEL_MODULE = "serving.cpu.tiny_model"
 class Site:
     """What building a command line needs to know of one host: the engine's interpreter, our state directory, the
     person's home, the directory for temporary files (short: sockets lie in it, and their paths hold 107 bytes), and,
-    where a profile names GPUs by PCI bus id, which index each has now."""
+    where the profile has GPUs there, those that it has; none where nobody could look."""
 
     python: str
     state_root: str
@@ -48,7 +49,11 @@ class Site:
 
 @dataclass(frozen=True)
 class Worker:
-    """One process tree to start. `ports` are all the ports it binds, by what they are for."""
+    """One process tree to start. `ports` are all the ports it binds, by what they are for.
+
+    `gpus` are those of the profile, with the bus ids in place of "the nearest to a node"; `cards` are what they are on
+    its host. An item that no card was found for stands in `gpus` as it is, and `unresolved` says why.
+    """
 
     name: str
     role: str
@@ -61,6 +66,8 @@ class Worker:
     ports: Mapping[str, int]
     numa_node: int | None = None
     gpus: tuple[int | str, ...] = ()
+    cards: tuple["GpuFact", ...] = ()
+    unresolved: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -127,7 +134,10 @@ def build_stack(loaded: LoadedProfile, sites: Mapping[str, Site]) -> Stack:
     profile = loaded.profile
     hosts = hosts_of(profile)
     models = {host: _model(profile.model.path, host, sites[host]) for host in hosts}
-    engines = tuple(_engine(loaded, worker, models[worker.spec.host], sites) for worker in profile.workers)
+    chosen = {host: choose(host, asked_of(profile, host), sites[host].gpus) for host in hosts}
+    engines = tuple(
+        _engine(loaded, worker, models[worker.spec.host], sites, chosen[worker.spec.host]) for worker in profile.workers
+    )
     router = (_router(loaded, profile.router, engines, sites),) if profile.router is not None else ()
     engine_hosts = {engine.host for engine in engines}
     return Stack(
@@ -152,7 +162,13 @@ def _model(path: str, host: str, site: Site) -> ModelSource:
     return ModelSource(host, directory, (site.python, "-m", TINY_MODEL_MODULE, directory, "--variant", variant))
 
 
-def _engine(loaded: LoadedProfile, worker: NamedWorker, model: ModelSource, sites: Mapping[str, Site]) -> Worker:
+def _engine(
+    loaded: LoadedProfile,
+    worker: NamedWorker,
+    model: ModelSource,
+    sites: Mapping[str, Site],
+    chosen: "Chosen[GpuFact]",
+) -> Worker:
     profile, spec = loaded.profile, worker.spec
     ports = {"http": spec.port}
     own: dict[str, ArgScalar] = {
@@ -169,7 +185,9 @@ def _engine(loaded: LoadedProfile, worker: NamedWorker, model: ModelSource, site
         own["nccl-port"] = ports["nccl"] = spec.nccl_port
     given = {name: valued.value for name, valued in loaded.worker_args(worker).items()}
     unit = unit_name(profile.name, worker.name)
-    env = {**_base_env(unit, sites[spec.host]), **_gpu_env(spec.gpus, sites[spec.host])}
+    found = [chosen.cards.get((worker.name, position), ()) for position in range(len(spec.gpus))]
+    visible = [str(name) for gpu, cards in zip(spec.gpus, found, strict=True) for name in _indices(gpu, cards)]
+    env = {**_base_env(unit, sites[spec.host]), **_gpu_env(visible)}
     env |= {name: valued.value for name, valued in loaded.worker_env(worker).items()}
     return Worker(
         name=worker.name,
@@ -188,7 +206,9 @@ def _engine(loaded: LoadedProfile, worker: NamedWorker, model: ModelSource, site
         port=spec.port,
         ports=ports,
         numa_node=spec.numa_node,
-        gpus=spec.gpus,
+        gpus=tuple(name for gpu, cards in zip(spec.gpus, found, strict=True) for name in _names(gpu, cards)),
+        cards=tuple(card for cards in found for card in cards),
+        unresolved=tuple(f"{item.gpu} {item.why}" for item in chosen.missing if item.worker == worker.name),
     )
 
 
@@ -237,14 +257,22 @@ def _base_env(unit: str, site: Site) -> dict[str, str]:
     return {**_BASE_ENV, UNIT_VARIABLE: unit, "TMPDIR": f"{site.tmp_root}/{unit}"}
 
 
-def _gpu_env(gpus: Sequence[int | str], site: Site) -> dict[str, str]:
-    """Which GPUs a worker sees. A bus id that the host does not know stays as it is: a plan can be looked at on another
+def _indices(gpu: int | str, cards: "Sequence[GpuFact]") -> "Sequence[int | str]":
+    """What a worker is told for one item. An item without a card stays as it is: a plan can be looked at on another
     machine, and `serve` refuses it before anything is started."""
-    if not gpus:
+    return [card.index for card in cards] or [gpu]
+
+
+def _names(gpu: int | str, cards: "Sequence[GpuFact]") -> "Sequence[int | str]":
+    return [kernel_id(card.pci_bus_id) for card in cards] if nearest_of(gpu) and cards else [gpu]
+
+
+def _gpu_env(visible: Sequence[str]) -> dict[str, str]:
+    """Which GPUs a worker sees. As indices, since SGLang reads them as numbers (custom_all_reduce_utils.py)."""
+    if not visible:
         return {}
-    known = [next((there.index for there in site.gpus if is_gpu(gpu, there)), gpu) for gpu in gpus]
     # Without PCI order CUDA numbers the fastest card first, and an index means something else than in nvidia-smi.
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, known))}
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(visible)}
 
 
 def _numactl(node: int | None) -> tuple[str, ...]:

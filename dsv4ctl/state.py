@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dsv4ctl.errors import CannotLook, OperationFailed
 from dsv4ctl.hosts.base import again_if_lost
+from dsv4ctl.profile.gpus import kernel_id
 from dsv4ctl.redaction import redact_argv, redact_env
 from dsv4ctl.supervisors.base import UnitHandle, check_unit_name
 
@@ -27,9 +28,20 @@ RESTART_FILES = ("restart.json", "before.json")
 
 
 @dataclass(frozen=True)
+class CardRecord:
+    """A GPU that a worker was given: which index it had then, where it is, and its own name (empty: not told)."""
+
+    index: int
+    pci_bus_id: str
+    uuid: str
+    numa_node: int | None
+
+
+@dataclass(frozen=True)
 class WorkerRecord:
     """One worker as it was planned, and the unit it became. Secrets are fingerprints. No handle: it was never started,
-    or we were ended before its handle could be written; the supervisor may still know the unit by name."""
+    or we were ended before its handle could be written; the supervisor may still know the unit by name. `cards` are its
+    GPUs as they were found, whatever the profile calls them."""
 
     name: str
     role: str
@@ -40,6 +52,7 @@ class WorkerRecord:
     argv: tuple[str, ...]
     env: Mapping[str, str]
     handle: UnitHandle | None = None
+    cards: tuple[CardRecord, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,9 @@ def planned(worker: "Worker", handle: UnitHandle | None = None) -> WorkerRecord:
         argv=redact_argv(worker.argv),
         env=redact_env(worker.env),
         handle=handle,
+        cards=tuple(
+            CardRecord(card.index, kernel_id(card.pci_bus_id), card.uuid, card.numa_node) for card in worker.cards
+        ),
     )
 
 

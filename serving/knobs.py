@@ -79,6 +79,7 @@ class EngineSwitch:
     is_understood: bool
 
 
+# None of these is the engine's own, as SGLANG_DSV4_REASONING_EFFORT and SGLANG_DEFAULT_THINKING are.
 OWN_KNOBS = {
     "SGLANG_DSV4_PATCH_POLICY": OwnKnob(
         "str", "enforce", "a required patch that FAILED: enforce = it stops the engine, warn = it is said"
@@ -96,7 +97,6 @@ OWN_KNOBS = {
     "SGLANG_DSV4_ALLOW_HOLD": OwnKnob("bool", "0", "a request may ask to be pinned in prefill, to prove the watchdog"),
     "SGLANG_DSV4_BF16_INDEX_K": OwnKnob("bool", "0", "keep the indexer's keys in BF16 in place of FP8"),
     "SGLANG_DSV4_IDXK_CKSUM": OwnKnob("bool", "0", "compare a checksum of every page of index keys after its transfer"),
-    "SGLANG_DSV4_REASONING_EFFORT": OwnKnob("str", "", "reasoning effort of a request that asks for none"),
     "SGLANG_SM120_MMA_FLASHMLA": OwnKnob("bool", "0", "sparse MLA decode on tensor cores (SM120)"),
     "SGLANG_SM120_MMA_TARGET_CTAS": OwnKnob("int", "0", "programs the sparse MLA decode aims for; 0 = it chooses"),
     "SGLANG_SM120_TRITON_INDEXER": OwnKnob("bool", "0", "indexer logits in Triton in place of torch (SM120)"),

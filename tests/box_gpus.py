@@ -39,7 +39,7 @@ def nvidia_smi(
     `odd` are those that are not like the others, by index; None for one that has fallen off, behind which the others
     move up. `path` is between GPUs of one socket.
     """
-    gpus, bar1 = [], ["", "==============NVSMI LOG==============", ""]
+    gpus, brief, bar1 = [], [], ["", "==============NVSMI LOG==============", ""]
     there = [(bus, (odd or {}).get(at, Card())) for at, bus in enumerate(BUS_IDS)]
     cards = [(bus, card) for bus, card in there if card is not None]
     for index, (bus, card) in enumerate(cards):
@@ -47,6 +47,7 @@ def nvidia_smi(
             f"{index}, {uuid(index)}, 00000000:{bus.upper()}:00.0, {card.name}, {driver}, {card.memory_mib}, "
             f"{card.capability}, {card.gen}, 5, {card.lanes}, 16, {card.pstate}"
         )
+        brief.append(f"{index}, 00000000:{bus.upper()}:00.0, {card.memory_mib}, {uuid(index)}")
         bar1 += [
             f"GPU 00000000:{bus.upper()}:00.0",
             "    FB Memory Usage",
@@ -63,7 +64,8 @@ def nvidia_smi(
         rows.append("\t".join([f"GPU{row}", *(f" {cell} " for cell in cells), "0-63", "0"]))
     legend = "Legend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe as well as the SMP interconnect"
     matrix = f"\x1b[4m{head}\x1b[0m\n" + "\n".join(rows) + f"\n\n{legend}\n"
-    return {"gpus": "\n".join(gpus) + "\n", "bar1": "\n".join(bar1) + "\n", "topology": matrix, "users": users}
+    lines = {"gpus": gpus, "cards": brief, "bar1": bar1}
+    return {**{name: "\n".join(each) + "\n" for name, each in lines.items()}, "topology": matrix, "users": users}
 
 
 def config(kind: int, *, aspm: int = 0, acs: int | None = None, whole: bool = True) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any
 from dsv4ctl.doctor.asking import ask
 from dsv4ctl.doctor.box import Box, Patient
 from dsv4ctl.doctor.check import Check, questions_of
+from dsv4ctl.facts import GpuFact, read_gpus
 from dsv4ctl.hosts.base import Completed
 from dsv4ctl.hosts.local import LocalHost
 from tests.box_gpus import DRIVER, Port, nvidia_smi, topology
@@ -68,6 +69,7 @@ class Recorded:
         self.program(
             "nvidia-smi",
             f"""case "$*" in
+                --query-gpu=index,pci.bus_id,memory.total,uuid*) cat {recorded}/cards ;;
                 --query-gpu=*) cat {recorded}/gpus ;;
                 --query-compute-apps=*) cat {recorded}/users ;;
                 "-q -d MEMORY") cat {recorded}/bar1 ;;
@@ -113,6 +115,7 @@ class Recorded:
         lines = [f"Node {number} {name}: {gib * GIB_IN_KB:>14} kB" for name, gib in kb.items()]
         directory = f"sys/devices/system/node/node{number}"
         self.write(f"{directory}/meminfo", "\n".join([*lines, f"Node {number} HugePages_Total:     0", ""]))
+        self.write(f"{directory}/distance", "10 32\n" if number == 0 else "32 10\n")
         pages = huge_gib * GIB_IN_KB // 2048
         for name in ("nr_hugepages", "free_hugepages"):
             self.write(f"{directory}/hugepages/hugepages-2048kB/{name}", f"{pages}\n")
@@ -177,6 +180,12 @@ def look(recorded: Recorded, checks: Sequence[Check], patient: Patient, *, in_ti
         questions = tuple(replace(question, within_s=60.0) for question in questions)
     with closing(_Here(recorded.root / "bin")) as host:
         return replace(patient, box=Box(ask(host, questions, root=str(recorded.root))))
+
+
+def cards(recorded: Recorded) -> tuple[GpuFact, ...]:
+    """The GPUs there, as a plan is made with them."""
+    with closing(_Here(recorded.root / "bin")) as host:
+        return read_gpus(host, root=str(recorded.root))
 
 
 def healthy(root: Path) -> Recorded:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from dsv4ctl.doctor.box import Box, Patient
 from dsv4ctl.doctor.check import all_checks, examine
+from dsv4ctl.facts import GpuFact
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.profile.loading import load_profile
 from dsv4ctl.stack import Site, build_stack, hosts_of
-from tests.boxes import HOME, Recorded, look
+from tests.boxes import HOME, Recorded, cards, look
 
 CHECKS = all_checks()
 EIGHT_CARDS = """
@@ -53,12 +54,19 @@ unified.workers = [{ port = 30100 }]
 """
 
 
-def patient(root: Path, sets: Sequence[str] = (), own: str = EIGHT_CARDS, profile: str = "") -> Patient:
-    """A plan for this host, before anything is asked: of a profile in words, or of a built-in `profile`."""
+def patient(
+    root: Path,
+    sets: Sequence[str] = (),
+    own: str = EIGHT_CARDS,
+    profile: str = "",
+    gpus: tuple[GpuFact, ...] = (),
+) -> Patient:
+    """A plan for this host, before anything is asked: of a profile in words, or of a built-in `profile`. `gpus` are
+    those that the plan is made with."""
     (root / "eight-cards.toml").write_text(EIGHT_CARDS)
     (root / "own.toml").write_text(own)
     loaded = load_profile(profile or str(root / "own.toml"), environ={}, cwd=root, sets=sets)
-    site = Site("/opt/engine/bin/python", "/var/lib/dsv4ctl", HOME, "/tmp/d")
+    site = Site("/opt/engine/bin/python", "/var/lib/dsv4ctl", HOME, "/tmp/d", gpus)
     stack = build_stack(loaded, dict.fromkeys(hosts_of(loaded.profile), site))
     return Patient("local", Box({}), loaded.profile, stack.on("local"))
 
@@ -68,7 +76,8 @@ def findings_on(
 ) -> tuple[Finding, ...]:
     """What all checks, or `only` that of one code, say of a box and a plan."""
     checks = [check for check in CHECKS if only in ("", check.code)]
-    return examine(checks, look(box, checks, patient(box.root, sets, own, profile)))
+    plan = patient(box.root, sets, own, profile, cards(box) if profile else ())
+    return examine(checks, look(box, checks, plan))
 
 
 def of(box: Recorded, code: str, *sets: str, own: str = EIGHT_CARDS) -> list[Finding]:

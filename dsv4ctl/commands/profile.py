@@ -41,7 +41,7 @@ def show(
 ) -> None:
     """Show a profile as it is in effect, all that it extends included."""
     with command_session("profile show", output) as console:
-        from dsv4ctl.profile.here import load_here
+        from dsv4ctl.profile.here import gpus_here, load_here
         from dsv4ctl.profile.show import as_data, rows, to_toml
 
         loaded = load_here(profile, sets or ())
@@ -53,7 +53,11 @@ def show(
             )
         elif not console.machine:
             console.data(to_toml(loaded.profile).rstrip("\n"))
-        console.result(as_data(loaded))
+        gpus = gpus_here(loaded)
+        if not console.machine:
+            for worker in gpus:
+                console.say(str(worker))
+        console.result({**as_data(loaded), "gpus": gpus})
 
 
 @app.command()
@@ -71,6 +75,8 @@ def check(
         linted = lint_here(loaded)
         for note in linted.notes:
             console.warn(note)
+        for finding in linted.findings:
+            console.finding(finding)
         for host, source in linted.sources.items():
             console.say(f"names for {host} checked against {source}")
         linted.raise_problems()

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from dsv4ctl.profile.gpus import Asked, choose, nearest_of, same_gpu
 from dsv4ctl.profile.keys import KeyPath, Problem, dotted
 from dsv4ctl.profile.schema import LOCAL, ROUTER, ArgTable, NamedWorker, Profile, Router, Worker
 from dsv4ctl.profile.sources import Document
@@ -135,8 +136,10 @@ class _Checker:
         for worker in self.profile.workers:
             path = (*worker_path(worker), "gpus")
             for position, gpu in enumerate(worker.spec.gpus):
+                if nearest_of(gpu):
+                    continue
                 here = (*path, position)
-                other = taken.setdefault((worker.spec.host, _same_gpu(gpu)), here)
+                other = taken.setdefault((worker.spec.host, same_gpu(gpu)), here)
                 if other != here:
                     what = f"{gpu} is already used on host {worker.spec.host} by {self.beside(other)}"
                     yield self.problem(here, f"{what}; give each GPU to one worker")
@@ -187,10 +190,17 @@ def worker_path(worker: NamedWorker) -> KeyPath:
     return (worker.role.value, "workers", worker.index)
 
 
+def asked_of(profile: Profile, host: str) -> tuple[Asked, ...]:
+    """What the workers of one host ask for in GPUs, in the order of the profile."""
+    return tuple(Asked(worker.name, worker.spec.gpus) for worker in profile.workers if worker.spec.host == host)
+
+
 def host_problems(profile: Profile, document: Document, host: str, facts: "HostFacts") -> tuple[Problem, ...]:
     """What the profile asks of `host` that it does not have: NUMA nodes and GPUs; and GPUs named in two ways."""
     problems: list[Problem] = []
-    users: dict[int, KeyPath] = {}
+    chosen = choose(host, asked_of(profile, host), facts.gpus)
+    missing = {(item.worker, item.position): item.why for item in chosen.missing}
+    users: dict[int, tuple[KeyPath, int | str]] = {}
 
     def note(path: KeyPath, what: str) -> None:
         problems.append(Problem(document.nearest(path), dotted(path), what))
@@ -204,14 +214,13 @@ def host_problems(profile: Profile, document: Document, host: str, facts: "HostF
             note((*path, "numa_node"), f"{node} does not exist on host {host}; its NUMA nodes: {nodes}")
         for position, gpu in enumerate(worker.spec.gpus):
             here = (*path, "gpus", position)
-            found = next((known for known in facts.gpus if is_gpu(gpu, known)), None)
-            if found is None:
-                gpus = ", ".join(f"{known.index} ({known.pci_bus_id})" for known in facts.gpus) or "none"
-                note(here, f"{gpu} does not exist on host {host}; its GPUs: {gpus}")
-                continue
-            other = users.setdefault(found.index, here)
-            if other != here and not isinstance(gpu, type(_at(document.data, other))):
-                note(here, f"{gpu} is the GPU that {dotted(other)} names too; give each GPU to one worker")
+            if why := missing.get((worker.name, position)):
+                note(here, f"{gpu} {why}")
+            elif not nearest_of(gpu):
+                (found,) = chosen.cards[worker.name, position]
+                other, named = users.setdefault(found.index, (here, gpu))
+                if other != here and not isinstance(gpu, type(named)):
+                    note(here, f"{gpu} is the GPU that {dotted(other)} names too; give each GPU to one worker")
     return tuple(problems)
 
 
@@ -228,26 +237,3 @@ def _at(node: object, path: KeyPath) -> object:
 
 def _is_loopback(listen: str) -> bool:
     return listen in ("localhost", "::1", "[::1]") or listen.startswith("127.")
-
-
-def _same_gpu(gpu: int | str) -> int | str:
-    """A form in which two spellings of one PCI bus id are equal: the domain is optional, and 4 or 8 digits long."""
-    if isinstance(gpu, int):
-        return gpu
-    *domain, bus, device = gpu.lower().split(":")
-    return f"{int(domain[0], 16) if domain else 0:x}:{bus}:{device}"
-
-
-class NamedGpu(Protocol):
-    """A GPU that is there: its index, and its PCI bus id."""
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def pci_bus_id(self) -> str: ...
-
-
-def is_gpu(gpu: int | str, known: NamedGpu) -> bool:
-    """Whether a GPU that is there is the one that a profile names."""
-    return gpu == known.index if isinstance(gpu, int) else _same_gpu(gpu) == _same_gpu(known.pci_bus_id)

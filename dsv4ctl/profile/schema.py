@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from dsv4ctl.profile.gpus import is_gpu_name
+
 LOCAL = "local"
 """The name of the host that dsv4ctl itself runs on; every other host is named in `[hosts]`."""
 
@@ -36,7 +38,6 @@ ArgScalar = Scalar | tuple[Scalar, ...]
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FLAG_NAME = re.compile(r"[a-z0-9][A-Za-z0-9._-]*")
-_PCI_BUS_ID = re.compile(r"(?:[0-9A-Fa-f]{4}(?:[0-9A-Fa-f]{4})?:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 _MODEL_PATH = re.compile(r"generated:[a-z0-9][a-z0-9-]*|/.+|~/.+")
 _SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
@@ -76,11 +77,13 @@ def _flag_name(name: object) -> object:
 
 
 def _gpu(value: object) -> object:
-    if isinstance(value, bool) or not (
-        (isinstance(value, int) and value >= 0) or (isinstance(value, str) and _PCI_BUS_ID.fullmatch(value))
-    ):
-        raise _wrong('must be a GPU index such as 0, or a PCI bus id such as "0000:41:00.0"')
+    if not is_gpu_name(value):
+        raise _wrong('must be a GPU index such as 0, a PCI bus id such as "0000:41:00.0", or "4 nearest to node 0"')
     return value
+
+
+def _one_or_more(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
 
 
 def _model_path(value: object) -> object:
@@ -99,6 +102,7 @@ EnvTable = Mapping[Annotated[str, BeforeValidator(_env_name)], Annotated[EnvScal
 ArgTable = Mapping[Annotated[str, BeforeValidator(_flag_name)], Annotated[ArgScalar, BeforeValidator(_arg_value)]]
 Slug = Annotated[str, BeforeValidator(_slug)]
 Gpu = Annotated[int | str, BeforeValidator(_gpu)]
+Gpus = Annotated[tuple[Gpu, ...], BeforeValidator(_one_or_more)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
@@ -109,11 +113,13 @@ class _Model(BaseModel):
 
 
 class Engine(_Model):
-    """Which SGLang: the version the profile was tested with, its interpreter, and what `python -m` runs."""
+    """Which SGLang: the version the profile was tested with, its interpreter, what `python -m` runs, and the versions
+    of other packages that it was tested with."""
 
     version: Text
     python: Text | None = None
     module: Text = "sglang.launch_server"
+    tested: Mapping[Text, Text] = {}
 
 
 class Model(_Model):
@@ -150,7 +156,7 @@ class Worker(_Model):
     listen: Text = "127.0.0.1"
     port: Port
     nccl_port: Port | None = None
-    gpus: tuple[Gpu, ...] = ()
+    gpus: Gpus = ()
     numa_node: Annotated[int, Field(ge=0)] | None = None
     env: EnvTable = {}
     args: ArgTable = {}

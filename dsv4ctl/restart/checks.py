@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.facts import HostFacts
@@ -12,6 +13,9 @@ from dsv4ctl.restart.gpus import GpuUse, indices_of, read_gpu_use, tenants
 from dsv4ctl.restart.patch_table import FAILED, Table, expected_table, present_hazards
 from dsv4ctl.restart.running import Running
 from dsv4ctl.stack import Worker
+
+if TYPE_CHECKING:
+    from dsv4ctl.fleet import Place
 
 _OUR_PLUGIN = "dsv4"
 
@@ -45,17 +49,29 @@ def check_new(
     tables: dict[str, Table] = {}
     for worker in engines:
         place = work.fleet[worker.host]
-        if "dsv4ctl" not in facts[worker.host].packages or not _has_plugin(worker):
+        if "dsv4ctl" not in facts[worker.host].packages or not has_plugin(worker):
             tables[worker.name] = {}
             continue
-        try:
-            tables[worker.name] = expected_table(place.host, place.site.python, worker.env)
-            findings += _of_table(worker, tables[worker.name])
-            hazards = present_hazards(place.host, place.site.python, worker.env, _flags(worker))
-            findings += [_hazard(worker, severity, words) for severity, words in hazards]
-        except OperationFailed as error:
-            findings.append(_refused(worker, error))
+        table, of_engine = ask_engine(place, worker)
+        findings += of_engine
+        if table is not None:
+            tables[worker.name] = table
     return Checked(tuple(findings), tables, facts)
+
+
+def ask_engine(place: "Place", worker: Worker) -> tuple[Table | None, list[Finding]]:
+    """What the interpreter of an engine with our plugin says of its plan: the patches that it will have, and what is
+    wrong. Nothing is started.
+
+    Raises:
+        HostUnreachable, DeadlineExceeded
+    """
+    try:
+        table = expected_table(place.host, place.site.python, worker.env)
+        hazards = present_hazards(place.host, place.site.python, worker.env, _flags(worker))
+    except OperationFailed as error:
+        return None, [_refused(worker, error)]
+    return table, [*_of_table(worker, table), *(_hazard(worker, severity, words) for severity, words in hazards)]
 
 
 def gpu_findings(
@@ -90,7 +106,8 @@ def read_gpus_of(work: Launch, engines: Sequence[Worker]) -> dict[str, tuple[Gpu
     return {host: read_gpu_use(work.fleet[host].host) for host in hosts}
 
 
-def _has_plugin(worker: Worker) -> bool:
+def has_plugin(worker: Worker) -> bool:
+    """Whether an engine that is started so loads our plugin, where it is installed."""
     named = worker.env.get("SGLANG_PLUGINS", "")
     return not named or _OUR_PLUGIN in (name.strip() for name in named.split(","))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dsv4ctl.errors import Dsv4Error, HostUnreachable, Interrupted, OperationFailed
+from dsv4ctl.errors import DeadlineExceeded, Dsv4Error, HostUnreachable, Interrupted, OperationFailed
 from dsv4ctl.journal import Diary, JournalSink, NotWritten
 from dsv4ctl.locks import LockLost
 from dsv4ctl.plan import Outcome, Step, Timed, execute
@@ -189,7 +189,10 @@ def _let_in_again(work: Work, restarting: Restarting, error: Dsv4Error) -> None:
         if cordoned and work.scope.router is not None and not work.scope.replace_router:
             with restarting.entry.host.http(timeout_s=_UNCORDON_WITHIN_S) as client:
                 router = restarting.router(client, work.scope.router.url)
-                router.add(restarting.pending.router, deadline_s=_UNCORDON_WITHIN_S)
+                if restarting.pending.step == "cordon" and isinstance(error, DeadlineExceeded):
+                    router.put_back(restarting.pending.router, deadline_s=_UNCORDON_WITHIN_S)
+                else:
+                    router.add(restarting.pending.router, deadline_s=_UNCORDON_WITHIN_S)
             serves += ", and the router has its workers again"
     except Dsv4Error as second:
         error.hint = f"nothing was ended, and the router did not get its workers back ({second}); run this again"

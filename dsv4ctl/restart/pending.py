@@ -101,6 +101,15 @@ class PendingStore:
             return ()
         return _parsed(tuple[Started, ...], body, path, self._host.name)
 
+    def left_over(self) -> str | None:
+        """The path of what this host's engines were started with, where it is kept; None where nothing is.
+
+        Raises:
+            HostUnreachable, DeadlineExceeded
+        """
+        path = self._path(_BEFORE)
+        return path if self._host.run(["test", "-e", path], deadline_s=10.0, check=False).returncode == 0 else None
+
     def save_before(self, workers: "Sequence[Worker]") -> None:
         """Keep what these engines can be started with again.
 

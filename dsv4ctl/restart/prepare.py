@@ -104,7 +104,7 @@ def prepare(
         grace_s=GRACE_S,
     )
     tables = {one.name: _table_now(found, one) for one in situation.running if one.record.role != ROUTER and one.alive}
-    findings = [*checked.findings, *gpu_findings(gpus, situation.engines, situation.running)]
+    findings = [*linted.findings, *checked.findings, *gpu_findings(gpus, situation.engines, situation.running)]
     findings += _agreement_now(found, situation)
     findings += _agreement_with_the_other_side(situation, only)
     findings += [

@@ -110,7 +110,7 @@ class Restarting:
 
     def finish(self) -> None:
         """It has proven itself: the stack is ready, and nothing more is under way."""
-        self.serving.note_shm(ready=True)
+        self.serving.note_ready()
         self.forget()
 
     def forget(self) -> None:

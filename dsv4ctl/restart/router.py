@@ -4,7 +4,7 @@ A worker that is put in anew has a circuit breaker of its own, which is closed, 
 seen it answer. A status of 2xx only means that the router has taken a note: what it says it has is the proof.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +114,14 @@ class RouterWorkers:
             states = {worker.base: "not well" if not worker.healthy else "well" for worker in self.listed()}
             missing = [f"{base} is {states.get(base, 'not there')}" for base in wanted if states.get(base) != "well"]
             raise DeadlineExceeded(error.what, why="; ".join(missing)) from error
+
+    def put_back(self, workers: Sequence[Registered], *, deadline_s: float) -> None:
+        """Put in workers whose removal was asked for and not seen: once it is, for it would undo what comes before it.
+
+        Raises: as `add`. Where the removal is still not seen, nothing is known of what the router will do.
+        """
+        self.remove([worker.base for worker in workers], deadline_s=deadline_s)
+        self.add(workers, deadline_s=deadline_s)
 
     def _ask(self, method: str, path: str, body: object = None, *, gone_is_fine: bool = False) -> None:
         import httpx

@@ -42,6 +42,19 @@ def test_status_finds_every_worker_as_planned(runner: CliRunner, shared: StackPr
     assert body["result"]["drifts"] == {"prefill-0": [], "decode-0": [], "router": []}
 
 
+def test_status_tells_of_secrets_that_a_co_restart_left(runner: CliRunner, dsv4: Dsv4, shared: StackProfile) -> None:
+    left = dsv4.state / "dsv4ctl" / "stacks" / shared.name / "before.json"
+    assert (left.parent / "stack.json").is_file()
+    left.write_text("{}")
+    try:
+        done = runner.invoke(app, ["status", str(shared.path), "-o", "json"])
+    finally:
+        left.unlink()
+    assert done.exit_code == 0, done.output
+    (finding,) = envelope(done.stdout)["findings"]
+    assert (finding["code"], finding["evidence"]["path"]) == ("SECRETS_LEFT", str(left))
+
+
 def test_status_for_people_is_one_aligned_table(runner: CliRunner, shared: StackProfile) -> None:
     done = runner.invoke(app, ["status", str(shared.path)])
     assert done.exit_code == 0
@@ -49,6 +62,19 @@ def test_status_for_people_is_one_aligned_table(runner: CliRunner, shared: Stack
     assert "proved itself" in title
     assert header.split() == ["worker", "host", "pid", "state", "age", "address", "as", "planned"]
     assert {row.index("local") for row in rows} == {header.index("host")}
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_stack_that_runs_and_asks_it_for_answers(
+    runner: CliRunner, shared: StackProfile
+) -> None:
+    result = runner.invoke(app, ["doctor", str(shared.path), "-o", "json"])
+    body = json.loads(result.stdout)
+    errors = [finding for finding in body["findings"] if finding["severity"] == "error"]
+    assert not errors, errors
+    assert result.exit_code in {0, 4}
+    assert body["result"]["runs"]
+    assert body["result"]["generations"] == {"asked": 4, "right": 4}
+    assert {"generations", "the installation", "what runs", "host local"} <= body["result"]["seconds"].keys()
 
 
 def test_serving_again_is_refused_and_names_what_runs(runner: CliRunner, shared: StackProfile) -> None:

@@ -20,8 +20,9 @@ def test_a_healthy_box_has_nothing(tmp_path: Path) -> None:
     assert told(findings_on(healthy(tmp_path))) == []
 
 
-def test_the_profile_for_such_a_box_has_no_trap_in_it(tmp_path: Path) -> None:
-    assert told(findings_on(healthy(tmp_path), profile="rtx-pro-6000-8x")) == []
+@pytest.mark.parametrize("profile", ["rtx-pro-6000-8x", "rtx-pro-6000-8x-unified", "rtx-pro-6000-4x"])
+def test_the_profiles_for_such_cards_have_no_trap_in_them(profile: str, tmp_path: Path) -> None:
+    assert told(findings_on(healthy(tmp_path), profile=profile)) == []
 
 
 @dataclass(frozen=True)

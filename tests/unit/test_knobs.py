@@ -8,14 +8,27 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot as expected
 
 from dsv4ctl.errors import OperationFailed
+from dsv4ctl.findings import Severity
 from dsv4ctl.hosts.local import LocalHost
-from dsv4ctl.knobs import Registry, ask, lint, lint_on, parse_registry, snapshot, wrong_flag, wrong_name, wrong_value
+from dsv4ctl.knobs import (
+    Registry,
+    ask,
+    lint,
+    lint_on,
+    parse_registry,
+    snapshot,
+    unread,
+    wrong_flag,
+    wrong_name,
+    wrong_value,
+)
 from dsv4ctl.profile import LoadedProfile, ProfileError, load_profile
 from dsv4ctl.profile.lookup import builtin_profiles
 from serving import knobs as engine_knobs
@@ -66,6 +79,7 @@ print(json.dumps({
 
 
 @pytest.mark.stack
+@pytest.mark.beside
 def test_engine_flags_are_those_of_the_real_parser(registry: Registry) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "serving" / "cpu" / "standins"), "SGLANG_USE_CPU_ENGINE": "1"}
     answer = subprocess.run(
@@ -90,6 +104,13 @@ def test_ours_are_known_and_say_whether_they_are_read(registry: Registry) -> Non
         assert registry.env[name].origin == "dsv4"
         assert (registry.env[name].type, registry.env[name].default) == (own.type, own.default)
         assert registry.env[name].meaning
+
+
+def test_none_of_ours_is_the_engines_own(registry: Registry) -> None:
+    engines = engine_knobs._registry(engine_knobs._environ_module())
+    assert engine_knobs.OWN_KNOBS.keys() & engines.keys() == set()
+    for name in ("SGLANG_DSV4_REASONING_EFFORT", "SGLANG_DEFAULT_THINKING"):
+        assert (registry.env[name].origin, registry.env[name].is_read) == ("registry", True)
 
 
 def test_every_name_that_our_half_reads_is_in_the_table_or_the_engines(registry: Registry) -> None:
@@ -243,6 +264,43 @@ polcy = "random"
             "p.toml:7: router.args.polcy is not a flag of the router; did you mean policy?",
         ]
     )
+
+
+UNREAD = ("SGLANG_DSV4_BF16_INDEX_K=1", "decode.SGLANG_SM120_MMA_TARGET_CTAS=512", "SGLANG_DSV4_IDXK_CKSUM=0")
+
+
+def without_kernels(registry: Registry) -> Registry:
+    """The registry of a version whose half of the engine reads none of these, whatever this one does."""
+    names = [item.rpartition(".")[2].partition("=")[0] for item in UNREAD]
+    return replace(
+        registry, env={**registry.env, **{name: replace(registry.env[name], is_read=False) for name in names}}
+    )
+
+
+def test_a_knob_that_nothing_reads_is_told_and_is_no_error(registry: Registry) -> None:
+    registries = {"local": without_kernels(registry)}
+    loaded = load("cpu", *UNREAD)
+    assert lint(loaded, registries) == ()
+    (finding,) = unread(loaded, registries)
+    assert (finding.code, finding.severity) == ("KNOB_NOT_READ", Severity.WARNING)
+    assert finding.message == expected(
+        "SGLANG_DSV4_BF16_INDEX_K, SGLANG_SM120_MMA_TARGET_CTAS are set for prefill-0, decode-0 on local, and nothing reads them there (the bundled snapshot of sglang 0.5.23)"
+    )
+    assert unread(load("cpu", *UNREAD[2:]), registries) == ()
+
+
+def test_its_value_is_checked_all_the_same(registry: Registry) -> None:
+    problems = lint(load("cpu", "SGLANG_DSV4_BF16_INDEX_K=perhaps"), {"local": without_kernels(registry)})
+    assert [str(problem) for problem in problems] == expected(
+        [
+            '--set: SGLANG_DSV4_BF16_INDEX_K must be true or false (1 or 0), not "perhaps"; the engine would use its default (0)'
+        ]
+    )
+
+
+def test_a_knob_that_is_read_is_not_told_of(registry: Registry) -> None:
+    read = {name: replace(knob, is_read=True) for name, knob in registry.env.items()}
+    assert unread(load("cpu", *UNREAD), {"local": replace(registry, env=read)}) == ()
 
 
 def test_secret_values_are_not_repeated(registry: Registry) -> None:

@@ -149,7 +149,7 @@ def test_inheritance_keeps_the_origin_of_every_value() -> None:
             {
                 "name": "profiles/cpu-mooncake.toml:2 name",
                 "env.MC_FORCE_TCP": "profiles/cpu-mooncake.toml:8 env.MC_FORCE_TCP",
-                "env.OMP_NUM_THREADS": "profiles/cpu.toml:32 env.OMP_NUM_THREADS",
+                "env.OMP_NUM_THREADS": "profiles/cpu.toml:33 env.OMP_NUM_THREADS",
             }
         )
     )

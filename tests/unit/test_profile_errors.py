@@ -163,7 +163,7 @@ BAD = {
     "bad GPU": (
         swap("gpus = [2, 3]", 'gpus = [2, "third"]'),
         snapshot(
-            'p.toml:24: decode.workers[0].gpus[1] must be a GPU index such as 0, or a PCI bus id such as "0000:41:00.0", not "third"'
+            'p.toml:24: decode.workers[0].gpus[1] must be a GPU index such as 0, a PCI bus id such as "0000:41:00.0", or "4 nearest to node 0", not "third"'
         ),
     ),
     "negative node": (

@@ -56,6 +56,18 @@ def talking(router: Router) -> Iterator[RouterWorkers]:
         yield RouterWorkers(client, "http://127.0.0.1:3", "the router on local", lambda _: None)
 
 
+def test_a_removal_that_comes_late_does_not_undo_what_is_put_back() -> None:
+    router = Router(lag=8)
+    with talking(router) as workers:
+        was = workers.listed()
+        with pytest.raises(DeadlineExceeded):
+            workers.remove([PREFILL, DECODE], deadline_s=0.2)
+        workers.put_back(was, deadline_s=10)
+        for _ in range(20):
+            states = {one.base: one.healthy for one in workers.listed()}
+        assert states == {PREFILL: True, DECODE: True}
+
+
 @pytest.mark.parametrize("lag", [0, 1, 5])
 def test_what_was_taken_out_is_put_in_as_it_was(lag: int) -> None:
     router = Router(lag)

@@ -1,5 +1,6 @@
 """Records survive a round trip, keep no secrets, and are refused when they are not ours."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,3 +108,13 @@ def test_a_stack_that_is_forgotten_leaves_no_restart_and_no_secret_of_one(store:
     (folder / "journal").mkdir()
     store.delete("x")
     assert [path.name for path in folder.iterdir()] == ["journal"]
+
+
+def test_a_record_that_was_written_before_cards_were_recorded_is_read(store: StateStore) -> None:
+    store.save(RECORD)
+    path = Path(store.directory("x")) / "stack.json"
+    body = json.loads(path.read_text())
+    for worker in body["workers"]:
+        del worker["cards"]
+    path.write_text(json.dumps(body))
+    assert store.load("x") == RECORD

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dsv4ctl.doctor.asking import Question
 from dsv4ctl.doctor.box import Box, Patient
-from dsv4ctl.profile.checks import NamedGpu, is_gpu
+from dsv4ctl.profile.gpus import NamedGpu, is_gpu, nearest_of
 from dsv4ctl.stack import Worker
 
 _FIELDS = (
@@ -121,35 +121,30 @@ def planned(patient: Patient) -> tuple[Gpu, ...]:
     """
     there = gpus(patient.box)
     items = [item for worker in patient.engines for item in worker.gpus]
-    if not items or any(_is_words(item) for item in items):
+    if not items or any(nearest_of(item) for item in items):
         return there
     return tuple(gpu for gpu in there if any(is_gpu(item, gpu) for item in items))
 
 
 def takes(worker: Worker, gpu: NamedGpu) -> bool:
     """Whether a worker takes a GPU that is there: one of those that it names, or any where it names none."""
-    return not worker.gpus or any(is_gpu(item, gpu) for item in worker.gpus if not _is_words(item))
+    return not worker.gpus or any(is_gpu(item, gpu) for item in worker.gpus)
 
 
 def missing(worker: Worker, there: Iterable[Gpu]) -> list[int | str]:
     """What a worker names and is not there."""
     known = list(there)
-    return [item for item in worker.gpus if not any(takes(replace(worker, gpus=(item,)), gpu) for gpu in known)]
+    return [item for item in worker.gpus if not any(is_gpu(item, gpu) for gpu in known)]
 
 
 def asked_for(worker: Worker) -> int:
     """How many GPUs a worker names; 0 where it takes all."""
-    return sum(int(str(item).split()[0]) if _is_words(item) else 1 for item in worker.gpus)
+    return sum(nearest.count if (nearest := nearest_of(item)) else 1 for item in worker.gpus)
 
 
 def names_by_bus_id(worker: Worker) -> bool:
     """Whether a worker names its GPUs so that each can be told without the driver's numbers."""
-    return bool(worker.gpus) and all(isinstance(item, str) and not _is_words(item) for item in worker.gpus)
-
-
-def _is_words(item: int | str) -> bool:
-    """Whether it is no card, but so many cards: `4 nearest to node 0`."""
-    return isinstance(item, str) and " " in item
+    return bool(worker.gpus) and all(isinstance(item, str) and not nearest_of(item) for item in worker.gpus)
 
 
 def bar1_mib(box: Box) -> dict[str, int]:

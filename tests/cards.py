@@ -1,0 +1,65 @@
+"""GPUs that are not here: a directory with the kernel's files about them, and a driver that prints what was noted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsv4ctl.hosts.base import Completed
+from dsv4ctl.hosts.local import LocalHost
+
+TWO_SOCKETS = {"01": 0, "11": 0, "21": 0, "31": 0, "81": 1, "91": 1, "a1": 1, "b1": 1}
+"""Eight cards, four a socket: their buses, and the node of each."""
+
+TWO_DISTANCES = {0: "10 32", 1: "32 10"}
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class CardBox:
+    """A box as a directory; `root` is what the scripts put before the kernel's paths."""
+
+    root: str
+
+    def host(self) -> LocalHost:
+        """This machine, with the driver of the box."""
+        return _Here(f"{self.root}/bin")
+
+
+class _Here(LocalHost):
+    def __init__(self, programs: str) -> None:
+        super().__init__()
+        self._path = f"{programs}:{_SYSTEM_PATH}"
+
+    def run(self, argv: Sequence[str], **how: Any) -> Completed:
+        return super().run(argv, **{**how, "env": {**(how.get("env") or {}), "PATH": self._path}})
+
+
+def card_box(
+    root: Path,
+    buses: Mapping[str, int] = TWO_SOCKETS,
+    distances: Mapping[int, str] = TWO_DISTANCES,
+    *,
+    driver: bool = True,
+) -> CardBox:
+    """A box with cards on these buses, in the order of the bus; the node of each may be -1, as the kernel has it."""
+    sys = root / "sys"
+    for node, row in distances.items():
+        folder = sys / "devices" / "system" / "node" / f"node{node}"
+        folder.mkdir(parents=True)
+        (folder / "distance").write_text(f"{row}\n")
+    devices = sys / "bus" / "pci" / "devices"
+    for bus, node in {**buses, "00": 0}.items():
+        folder = devices / f"0000:{bus}:00.0"
+        folder.mkdir(parents=True)
+        # The host's bridge is no card.
+        (folder / "vendor").write_text("0x1022\n" if bus == "00" else "0x10de\n")
+        (folder / "numa_node").write_text(f"{node}\n")
+    if driver:
+        rows = [f"{index}, 00000000:{bus.upper()}:00.0, 97887, GPU-{bus}" for index, bus in enumerate(buses)]
+        program = root / "bin" / "nvidia-smi"
+        program.parent.mkdir()
+        asked = "--query-gpu=index,pci.bus_id,memory.total,uuid --format=csv,noheader,nounits"
+        program.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] || exit 6\ncat <<END\n' + "\n".join(rows) + "\nEND\n")
+        program.chmod(0o755)
+    return CardBox(str(root))
