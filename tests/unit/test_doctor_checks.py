@@ -1,11 +1,13 @@
 """Each check of `dsv4ctl doctor` on a box that is broken in that one way: it fires, and nothing else does."""
 
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from dsv4ctl.doctor import checks
 from dsv4ctl.findings import Severity
 from tests.box_gpus import Card, config, nvidia_smi, switched, topology, uuid
 from tests.boxes import UNIT, Recorded, driver_version, healthy
@@ -123,8 +125,9 @@ BROKEN: dict[str, Broken] = {
 }
 
 
-def test_every_check_has_a_broken_box() -> None:
+def test_every_check_has_a_broken_box_and_a_module_of_its_name() -> None:
     assert sorted(BROKEN) == [check.code for check in CHECKS]
+    assert [module.name for module in pkgutil.iter_modules(checks.__path__)] == [check.code.lower() for check in CHECKS]
 
 
 @pytest.mark.parametrize("code", BROKEN)
