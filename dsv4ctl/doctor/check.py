@@ -71,7 +71,7 @@ class Check:
         except Unseen as why:
             message = f"{patient.host}: {self.asks} Nobody knows: {why}"
             remedy = "let it be looked at as root, with NVIDIA's driver where GPUs are meant, or look by hand"
-            return (Finding(self.code, Severity.UNKNOWN, message, remedy, {"host": patient.host}),)
+            return (Finding(self.code, Severity.UNKNOWN, message, remedy, {"host": patient.host, "why": str(why)}),)
         return tuple(
             Finding(
                 self.code,

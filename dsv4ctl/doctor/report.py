@@ -1,10 +1,11 @@
 """What `dsv4ctl doctor` shows, and the exit code that it comes to."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsv4ctl.doctor.session import Examination, Examined, open_subject
 from dsv4ctl.errors import ExitCode
-from dsv4ctl.findings import Severity
+from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.signals import interruptible
 
 if TYPE_CHECKING:
@@ -25,9 +26,14 @@ def run_doctor(console: "Console", ref: str | None, *, only: str | None) -> Exit
         console.target = subject.stack.name
         examined = Examination(subject, interrupts, console.say, only).run()
         runs = subject.runs
+    folded = [finding for alike in _by_reason(examined.findings).values() for finding in alike]
     for finding in examined.findings:
-        console.finding(finding, as_data=True)
+        # A program gets each; a person the reason, once.
+        if console.machine or finding not in folded:
+            console.finding(finding, as_data=True)
     if not console.machine:
+        for line in together(examined.findings):
+            console.data(line)
         console.data(summary(subject.stack.name, examined, runs=runs))
     generated = examined.generated
     console.result(
@@ -43,6 +49,27 @@ def run_doctor(console: "Console", ref: str | None, *, only: str | None) -> Exit
     if examined.count(Severity.ERROR):
         return ExitCode.FAILED
     return ExitCode.UNREACHABLE if examined.count(Severity.UNKNOWN) else ExitCode.OK
+
+
+FOLDED_FROM = 3
+"""So many checks that cannot look for one and the same reason are told in one line."""
+
+
+def together(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """A line for each reason that kept several checks of a host from looking."""
+    return tuple(
+        f"unknown for one reason, {why} on {host}: {', '.join(finding.code for finding in alike)}"
+        for (host, why), alike in _by_reason(findings).items()
+    )
+
+
+def _by_reason(findings: Sequence[Finding]) -> dict[tuple[str, str], list[Finding]]:
+    reasons: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        if finding.severity is Severity.UNKNOWN and "why" in finding.evidence:
+            reason = (str(finding.evidence["host"]), str(finding.evidence["why"]))
+            reasons.setdefault(reason, []).append(finding)
+    return {reason: alike for reason, alike in reasons.items() if len(alike) >= FOLDED_FROM}
 
 
 def summary(name: str, examined: Examined, *, runs: bool) -> str:

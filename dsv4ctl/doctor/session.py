@@ -19,7 +19,7 @@ from dsv4ctl.doctor.versions import version_findings
 from dsv4ctl.errors import Dsv4Error, Interrupted, NothingRunning, OperationFailed
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.fleet import Fleet, OpenHost, open_fleet
-from dsv4ctl.launch import Launch, preflight, read_hosts, unfit
+from dsv4ctl.launch import PREFLIGHT_CODES, Launch, preflight, read_hosts, unfit
 from dsv4ctl.profile.here import load_here
 from dsv4ctl.profile.loading import LoadedProfile
 from dsv4ctl.restart.situation import open_found
@@ -29,6 +29,13 @@ from dsv4ctl.targets import Target
 
 if TYPE_CHECKING:
     from dsv4ctl.signals import Interrupts
+
+_SAME_HAZARD = {
+    "expandable-segments-cuda-ipc": "EXPANDABLE_SEGMENTS",
+    "ucx-without-failure-handling": "UCX_TLS_NO_FAILURE_HANDLING",
+    "nccl-graph-file-empty": "NCCL_GRAPH_FILE_EMPTY",
+}
+_NO_SUCH_GPU = frozenset({"GPU_MISSING", "GPU_TOO_FEW", "DRIVER_MISSING", "DRIVER_FAILS"})
 
 Part = Callable[[], Iterable[Finding]]
 
@@ -136,11 +143,14 @@ class Examination:
             findings += self._timed("generations", self._of_generations)
             generated = self._generated
         mine = [finding for finding in findings if self.only in (None, finding.code)]
-        return Examined(worst_first(_once(mine)), dict(self._seconds), len(checks), generated)
+        return Examined(worst_first(told_once(mine)), dict(self._seconds), len(checks), generated)
 
     def _of_host(self, name: str, checks: Sequence[Check]) -> Part:
         subject = self.subject
         wanted = [check for check in checks if not (subject.runs and check.code in BEFORE_A_START)]
+        if not subject.runs and self.only is None:
+            # What is asked before a start comes with its own words for these.
+            wanted = [check for check in wanted if check.code not in PREFLIGHT_CODES]
         workers = subject.stack.on(name)
         return lambda: host_findings(wanted, subject.fleet[name].host, name, subject.loaded.profile, workers)
 
@@ -204,9 +214,15 @@ def _blind(part: str, error: Dsv4Error) -> Finding:
     return Finding("PART_UNSEEN", Severity.UNKNOWN, message, remedy, {"part": part})
 
 
-def _once(findings: Sequence[Finding]) -> list[Finding]:
-    """Each once: two parts may notice the same."""
+def told_once(findings: Sequence[Finding]) -> list[Finding]:
+    """Each fault once: two parts may notice the same, and the check of a host says it best."""
+    codes = {finding.code for finding in findings}
     kept: dict[tuple[str, str], Finding] = {}
     for finding in findings:
+        hazard, key = finding.evidence.get("hazard"), str(finding.evidence.get("key"))
+        if finding.code == "HAZARD" and _SAME_HAZARD.get(str(hazard)) in codes:
+            continue
+        if finding.code == "PROFILE_UNFIT" and ".gpus" in key and _NO_SUCH_GPU & codes:
+            continue
         kept.setdefault((finding.code, finding.message), finding)
     return list(kept.values())

@@ -71,7 +71,7 @@ def ask_engine(place: "Place", worker: Worker) -> tuple[Table | None, list[Findi
         hazards = present_hazards(place.host, place.site.python, worker.env, _flags(worker))
     except OperationFailed as error:
         return None, [_refused(worker, error)]
-    return table, [*_of_table(worker, table), *(_hazard(worker, severity, words) for severity, words in hazards)]
+    return table, [*_of_table(worker, table), *(_hazard(worker, *hazard) for hazard in hazards)]
 
 
 def gpu_findings(
@@ -131,14 +131,14 @@ def _of_table(worker: Worker, table: Table) -> list[Finding]:
     ]
 
 
-def _hazard(worker: Worker, severity: str, words: str) -> Finding:
+def _hazard(worker: Worker, name: str, severity: str, words: str) -> Finding:
     refused = severity == "refuse"
     return Finding(
         "HAZARD",
         Severity.ERROR if refused else Severity.WARNING,
         f"{worker.name} on {worker.host} {'would refuse to start' if refused else 'would warn'}: {words}",
         "docs/hazards.md has the evidence",
-        {"worker": worker.name},
+        {"worker": worker.name, "hazard": name},
     )
 
 

@@ -43,14 +43,14 @@ def expected_table(host: "Host", python: str, env: Mapping[str, str]) -> Table:
 
 def present_hazards(
     host: "Host", python: str, env: Mapping[str, str], flags: Sequence[str]
-) -> tuple[tuple[str, str], ...]:
-    """Settings that do harm together and that `env` and `flags` have: (severity, sentence) of each.
+) -> tuple[tuple[str, str, str], ...]:
+    """Settings that do harm together and that `env` and `flags` have: (name, severity, sentence) of each.
 
     Raises: as `expected_table`.
     """
     document = _asked(host, python, env, "hazards", "--json", "--", *flags)
     return tuple(
-        (entry["severity"], f"{' and '.join(entry['settings'])}: {entry['effect']}; {entry['remedy']}")
+        (entry["name"], entry["severity"], f"{' and '.join(entry['settings'])}: {entry['effect']}; {entry['remedy']}")
         for entry in document["hazards"]
         if entry["present"]
     )
