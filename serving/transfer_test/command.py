@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from serving.transfer_test import pattern
 from serving.transfer_test.memory import CPU
-from serving.transfer_test.rank import DESTINATION, SOURCE, TOKEN, end_after, end_with_parent
+from serving.transfer_test.rank import DESTINATION, SOURCE, WORD_VARIABLE, end_after, end_with_parent
 
 SIZES: Final = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
 """From a page of KV to a long prompt's."""
@@ -61,7 +61,7 @@ def transfer(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         arguments.side,
         tuple(arguments.devices),
         arguments.meet,
-        os.environ.get(TOKEN, ""),
+        os.environ.get(WORD_VARIABLE, ""),
         arguments.join_within,
         arguments.within,
     )

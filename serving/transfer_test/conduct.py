@@ -106,15 +106,15 @@ class Conduct:
             for destination in self.peers.destinations:
                 pair = (source.who.rank, destination.who.rank)
                 with self._pair_may_fail(pair):
-                    self._meet(source, destination)
                     began = time.monotonic()
+                    self._meet(source, destination)
                     self._single(source, destination, self.wanted.sizes[0], within_s=_FIRST_WITHIN_S)
                     met, _ = self.windows[pair[0]][pair[1]]
                     self.windows[pair[0]][pair[1]] = (met, time.time())
                     self.report.first[pair] = time.monotonic() - began
                     for size in self.wanted.sizes:
                         self._repeat(source, destination, size)
-            self._sweep(f"every write of {source.who}", after_s=0.0)
+            self._sweep(self.peers.destinations, f"every write of {source.who}")
 
     @contextmanager
     def _pair_may_fail(self, pair: tuple[int, int]) -> Iterator[None]:
@@ -129,6 +129,8 @@ class Conduct:
         while len(seconds) < self.wanted.repeats and sum(seconds) < _LONG_ENOUGH_S:
             seconds.append(self._single(source, destination, size, within_s=self.wanted.transfer_within_s))
         self.report.singles.append(Single(source.who.rank, destination.who.rank, size, tuple(seconds)))
+        # The next size is larger, and would hide what was put beside these.
+        self._sweep((destination,), f"the writes of {size_words(size)} from {source.who}")
 
     def _single(self, source: Peer, destination: Peer, size: int, *, within_s: float) -> float:
         """One write, looked at. Returns the seconds from its post to its end."""
@@ -204,9 +206,9 @@ class Conduct:
         source, destination = write.source.who.rank, write.destination.who.rank
         self.report.problems.append(Problem(kind, what, source, destination, write.size))
 
-    def _sweep(self, after: str, *, after_s: float) -> None:
+    def _sweep(self, peers: Sequence[Peer], after: str, *, after_s: float = 0.0) -> None:
         doing = "looking at all of its memory"
-        tasks = {peer: {"do": "sweep", "after_s": after_s} for peer in self.peers.destinations}
+        tasks = {peer: {"do": "sweep", "after_s": after_s} for peer in peers}
         for peer, answer in self.peers.ask_all(tasks, self._left(doing, _MEMORY_WITHIN_S), doing).items():
             if answer["what"] is not None:
                 what = f"{peer.who} after {after}: {answer['what']}"
@@ -235,7 +237,7 @@ class Conduct:
             if number:
                 seconds = max(ended for _, ended in times) - min(began for began, _ in times)
                 self.report.rounds.append(Round(slot, len(writes), seconds))
-        self._sweep("all pairs wrote at once", after_s=_SETTLE_S)
+        self._sweep(destinations, "all pairs wrote at once", after_s=_SETTLE_S)
 
 
 class _PairFailed(Exception):

@@ -56,8 +56,9 @@ def _settle(*memories: Memory) -> None:
 
 
 def run(devices: Sequence[int], size: int) -> dict[str, Any]:
-    """Copy between every two GPUs, in both directions. What is being copied is said on standard error, since a copy that
-    never ends can say nothing afterwards.
+    """Copy between every two GPUs, in both directions.
+
+    What is being copied is said on standard error: a copy that never ends can say nothing afterwards.
 
     Raises:
         RuntimeError: torch finds no such GPU, or a copy fails.

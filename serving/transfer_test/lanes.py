@@ -17,7 +17,8 @@ _NEW = re.compile(r"UCX\s+INFO\s+\S+ (int(?:ra|er)-node cfg#\d+) ")
 _TITLE = re.compile(r"^\| \S+ ((?:self|int(?:ra|er)-node) cfg#\d+)\s*\|$")
 _WRITE = re.compile(r"^\| remote memory write by ")
 _OPERATION = re.compile(r"^\| \S.* by ucp_\w+")
-_ROW = re.compile(r"^\|\s*(\d+)\s*\|\s*(\d+)(?:\.\.(\d+|inf))?\s*\|(.*)\|(.*)\|$")
+_ROW = re.compile(r"^\|\s*(\d+)\s*\|\s*(\d+[KMGT]?)(?:\.\.(\d+[KMGT]?|inf))?\s*\|(.*)\|(.*)\|$")
+_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TRANSPORT = re.compile(r"\b([a-z][a-z0-9_]*/[\w:./-]+)")
 _VERSION = re.compile(r"UCX\s+INFO\s+Version (\S+)")
 
@@ -66,11 +67,16 @@ def read(log: str) -> Told:
         elif _OPERATION.match(text):
             is_write = bool(_WRITE.match(text))
         elif is_write and (found := _ROW.match(text)):
-            low = int(found[2])
-            high = low if found[3] is None else None if found[3] == "inf" else int(found[3])
+            low = _bytes(found[2])
+            high = low if found[3] is None else None if found[3] == "inf" else _bytes(found[3])
             transports = tuple(dict.fromkeys(_TRANSPORT.findall(f"{found[4]} {found[5]}")))
             rows.append(Row(configuration, int(found[1]), low, high, transports))
     return Told(tuple(configurations), tuple(rows), version)
+
+
+def _bytes(word: str) -> int:
+    unit = _UNITS.get(word[-1])
+    return int(word) if unit is None else int(word[:-1]) * unit
 
 
 def lanes(told: Told, windows: Mapping[int, tuple[float, float]], size: int) -> dict[int, tuple[str, ...] | None]:

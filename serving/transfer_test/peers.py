@@ -1,4 +1,4 @@
-"""The ranks of a test as its source side sees them: who they are, asked with deadlines, and named when they are gone."""
+"""The ranks of a test as its source side sees them: asked with deadlines, and named when they are gone."""
 
 import hmac
 import select
@@ -78,6 +78,8 @@ def gather(server: socket.socket, wanted: Iterable[Who], token: str, within_s: f
         try:
             connection, _ = server.accept()
         except TimeoutError as error:
+            for peer in found.values():
+                peer.line.close()
             names = ", ".join(sorted(map(str, missing)))
             raise Broken(f"{names} did not join within {within_s:g} s", UNKNOWN) from error
         line = wire.Line(connection)

@@ -22,7 +22,7 @@ from serving.transfer_test.agent import DONE, Agent, NoNixl, Remote
 from serving.transfer_test.memory import CPU, Memory, NoMemory, Slot
 from serving.untyped import Untyped
 
-TOKEN: Final = "DSV4_TRANSFER_TOKEN"
+WORD_VARIABLE: Final = "DSV4_TRANSFER_TOKEN"
 """The variable with the word by which the ranks of one test know each other: it is not on any command line."""
 
 SOURCE: Final = "source"
@@ -260,7 +260,7 @@ def main(argv: list[str], make: Callable[[str, int, str], Rank] = Rank) -> int:
         line = wire.connect((address, int(port)), arguments.join_within)
         line.send(
             {
-                "token": os.environ.get(TOKEN, ""),
+                "token": os.environ.get(WORD_VARIABLE, ""),
                 "side": arguments.side,
                 "rank": arguments.rank,
                 "pid": os.getpid(),

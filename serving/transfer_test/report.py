@@ -110,8 +110,10 @@ def lines(data: dict[str, Any]) -> Sequence[str]:
         lane = "unknown" if pair["lane"] is None else ", ".join(pair["lane"])
         speeds = ", ".join(f"{size_words(one['size_bytes'])} {one['gb_per_s']:.3f}" for one in pair["sizes"])
         found.append(f"rank {pair['source']} to rank {pair['destination']} by {lane}, GB/s: {speeds or 'none'}")
-    for one in data["concurrent"]:
-        found.append(f"{one['writes']} writes of {size_words(one['size_bytes'])} at once: {one['gb_per_s']:.3f} GB/s")
+    found += [
+        f"{one['writes']} writes of {size_words(one['size_bytes'])} at once: {one['gb_per_s']:.3f} GB/s"
+        for one in data["concurrent"]
+    ]
     found += [f"{problem['kind']}: {problem['what']}" for problem in data["problems"]]
     found += [f"not tested: {what}" for what in data["untested"]]
     return found

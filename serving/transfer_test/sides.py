@@ -15,7 +15,7 @@ from typing import Any, Final
 from serving.transfer_test import agent, lanes
 from serving.transfer_test.conduct import Conduct, Wanted
 from serving.transfer_test.peers import Broken, Peers, Who, gather, listen
-from serving.transfer_test.rank import DESTINATION, SOURCE, TOKEN, UNKNOWN
+from serving.transfer_test.rank import DESTINATION, SOURCE, UNKNOWN, WORD_VARIABLE
 from serving.transfer_test.report import SCHEMA_VERSION, Problem, Report
 
 RANK_MODULE: Final = "serving.transfer_test.rank"
@@ -80,7 +80,7 @@ def running(side: Side) -> Iterator[Sequence[RankProcess]]:
 def _started(side: Side, folder: Path) -> Iterator[RankProcess]:
     for number, device in enumerate(side.devices):
         output, ucx_log = folder / f"{number}.txt", folder / f"{number}.ucx"
-        environment = {**os.environ, **lanes.ENVIRONMENT, "UCX_LOG_FILE": str(ucx_log), TOKEN: side.token}
+        environment = {**os.environ, **lanes.ENVIRONMENT, "UCX_LOG_FILE": str(ucx_log), WORD_VARIABLE: side.token}
         argv = [
             *side.rank_argv,
             *("--side", side.name, "--rank", str(number), "--device", device),
