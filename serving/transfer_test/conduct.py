@@ -70,7 +70,7 @@ class Conduct:
                 stage()
             except (Broken, TimeOver) as error:
                 if isinstance(error, Broken):
-                    self.report.problems.append(_problem_of(error))
+                    self.report.problems.append(problem_of(error))
                 else:
                     self.report.untested.append(f"what was left when the time for the test was over: {error}")
                 self.report.untested += [name for name, _ in stages[at + 1 :]]
@@ -283,7 +283,8 @@ class _Write:
         return {"word": self.word, "offset": self.remote_offset, "size": self.size, "tag": self.tag}
 
 
-def _problem_of(error: Broken) -> Problem:
+def problem_of(error: Broken) -> Problem:
+    """The end of a test, as a problem of its report."""
     who = error.who
     source = who.rank if who is not None and who.side == "source" else None
     destination = who.rank if who is not None and who.side == "destination" else None

@@ -78,8 +78,8 @@ def gather(server: socket.socket, wanted: Iterable[Who], token: str, within_s: f
         try:
             connection, _ = server.accept()
         except TimeoutError as error:
-            for peer in found.values():
-                peer.line.close()
+            for joined in found.values():
+                joined.line.close()
             names = ", ".join(sorted(map(str, missing)))
             raise Broken(f"{names} did not join within {within_s:g} s", UNKNOWN) from error
         line = wire.Line(connection)

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from typing import Any, Final
 
 from serving.transfer_test import agent, lanes
-from serving.transfer_test.conduct import Conduct, Wanted
+from serving.transfer_test.conduct import Conduct, Wanted, problem_of
 from serving.transfer_test.peers import Broken, Peers, Who, gather, listen
-from serving.transfer_test.rank import DESTINATION, SOURCE, UNKNOWN, WORD_VARIABLE
-from serving.transfer_test.report import SCHEMA_VERSION, Problem, Report
+from serving.transfer_test.rank import DESTINATION, WORD_VARIABLE
+from serving.transfer_test.report import SCHEMA_VERSION, Report
 
 RANK_MODULE: Final = "serving.transfer_test.rank"
 
@@ -113,9 +114,10 @@ def run_destination(side: Side) -> dict[str, Any]:
     """Have the ranks there until they have ended. Returns how each did."""
     with running(side) as ranks:
         end = time.monotonic() + side.join_within_s + side.within_s
-        while any(rank.process.poll() is None for rank in ranks) and time.monotonic() < end:
+        while time.monotonic() < end and all(rank.process.poll() is None for rank in ranks):
             time.sleep(0.05)
-        _end(ranks, 0.0)
+        # They end together, with the source side: one that does not then hangs.
+        _end(ranks, _END_WITHIN_S)
         return {"schema_version": SCHEMA_VERSION, "side": DESTINATION, "ranks": endings(ranks)}
 
 
@@ -138,25 +140,34 @@ def run_source(side: Side, others: int, wanted: Wanted) -> dict[str, Any]:
     report = Report(nixl=agent.version())
     try:
         with closing(listen(side.meet)) as server, running(side) as ranks:
-            wanted_ranks = [rank.who for rank in ranks] + [Who(DESTINATION, number) for number in range(others)]
-            peers = Peers(gather(server, wanted_ranks, side.token, side.join_within_s))
-            report.ranks = [
-                {"side": p.who.side, "rank": p.who.rank, "pid": p.pid, "host": p.host, "device": p.device}
-                for p in (*peers.sources, *peers.destinations)
-            ]
-            conduct = Conduct(peers, wanted, report, time.monotonic() + side.within_s)
             try:
-                conduct.run()
-            finally:
-                peers.close()
-            _end(ranks, _END_WITHIN_S)
-            for rank in ranks:
-                _read_log(rank, conduct, report, max(wanted.sizes))
+                _conduct(side, server, ranks, others, wanted, report)
+            except Broken as error:
+                report.problems.append(problem_of(error))
+                _end(ranks, 0.0)
             return {**report.as_data(), "sources": endings(ranks)}
     except Broken as error:
-        meaning = "unknown" if error.meaning == UNKNOWN else "failed"
-        report.problems.append(Problem(meaning, str(error)))
+        report.problems.append(problem_of(error))
         return {**report.as_data(), "sources": []}
+
+
+def _conduct(
+    side: Side, server: socket, ranks: Sequence[RankProcess], others: int, wanted: Wanted, report: Report
+) -> None:
+    expected = [rank.who for rank in ranks] + [Who(DESTINATION, number) for number in range(others)]
+    peers = Peers(gather(server, expected, side.token, side.join_within_s))
+    report.ranks = [
+        {"side": p.who.side, "rank": p.who.rank, "pid": p.pid, "host": p.host, "device": p.device}
+        for p in (*peers.sources, *peers.destinations)
+    ]
+    conduct = Conduct(peers, wanted, report, time.monotonic() + side.within_s)
+    try:
+        conduct.run()
+    finally:
+        peers.close()
+    _end(ranks, _END_WITHIN_S)
+    for rank in ranks:
+        _read_log(rank, conduct, report, max(wanted.sizes))
 
 
 def _read_log(rank: RankProcess, conduct: Conduct, report: Report, size: int) -> None:
@@ -174,6 +185,3 @@ def end_by_exception() -> None:
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, leave)
-
-
-__all__ = ["SOURCE", "RankProcess", "Side", "end_by_exception", "run_destination", "run_source"]
