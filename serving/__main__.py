@@ -15,6 +15,7 @@ from serving import hazards, knobs
 from serving.patches import fingerprint, registry, source, table
 from serving.settings import BadSetting
 from serving.transfer_test import command as transfer_command
+from serving.transfer_test.memory import NoBuffer
 
 READER_LEFT = 128 + signal.SIGPIPE
 """The exit status when whoever reads the answer has gone, as of a program that the signal for it has ended."""
@@ -42,7 +43,7 @@ def main(argv: list[str]) -> int:
         status, text = run(parser, arguments)
     except importlib.metadata.PackageNotFoundError as error:
         return _failed(f"{sys.executable} has no package {error.name}")
-    except (knobs.EngineNotInstalled, BadSetting, source.NotFound) as error:
+    except (knobs.EngineNotInstalled, BadSetting, source.NotFound, NoBuffer) as error:
         return _failed(str(error))
     return _written(text) or status
 

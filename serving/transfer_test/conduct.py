@@ -21,7 +21,7 @@ _OPEN_WITHIN_S: Final = 60.0
 _FIRST_WITHIN_S: Final = 60.0
 """The first write of a pair connects: 38 s have been seen (sgl-project/sglang issue 28737)."""
 
-_MEMORY_WITHIN_S: Final = 30.0
+_MEMORY_WITHIN_S: Final = 15.0
 _SETTLE_S: Final = 0.5
 _START_IN_S: Final = 0.02
 _LONG_ENOUGH_S: Final = 1.0

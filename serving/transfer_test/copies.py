@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from serving.transfer_test import pattern
-from serving.transfer_test.memory import Memory, Slot, on_tensor
+from serving.transfer_test.memory import Memory, Slot, on_tensor, require_gpu
 from serving.transfer_test.report import SCHEMA_VERSION
 from serving.untyped import Untyped
 
@@ -61,10 +61,13 @@ def run(devices: Sequence[int], size: int) -> dict[str, Any]:
     What is being copied is said on standard error: a copy that never ends can say nothing afterwards.
 
     Raises:
-        RuntimeError: torch finds no such GPU, or a copy fails.
+        NoBuffer: torch finds no such GPU.
+        RuntimeError: there is no room, or a copy fails.
     """
     import torch
 
+    for device in devices:
+        require_gpu(device)
     tensors = {}
     for device in devices:
         tensors[device] = torch.empty(size // pattern.WORD, dtype=torch.int64, device=f"cuda:{device}")

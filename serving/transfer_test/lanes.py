@@ -20,6 +20,7 @@ _OPERATION = re.compile(r"^\| \S.* by ucp_\w+")
 _ROW = re.compile(r"^\|\s*(\d+)\s*\|\s*(\d+[KMGT]?)(?:\.\.(\d+[KMGT]?|inf))?\s*\|(.*)\|(.*)\|$")
 _UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TRANSPORT = re.compile(r"\b([a-z][a-z0-9_]*/[\w:./-]+)")
+_COMPLAINT = re.compile(r"UCX\s+ERROR\s+(.*)")
 _VERSION = re.compile(r"UCX\s+INFO\s+Version (\S+)")
 
 
@@ -72,6 +73,13 @@ def read(log: str) -> Told:
             transports = tuple(dict.fromkeys(_TRANSPORT.findall(f"{found[4]} {found[5]}")))
             rows.append(Row(configuration, int(found[1]), low, high, transports))
     return Told(tuple(configurations), tuple(rows), version)
+
+
+def complaints(log: str) -> list[str]:
+    """What UCX calls an error, each once."""
+    lines = (_LINE.match(raw) for raw in log.splitlines())
+    found = (_COMPLAINT.search(line[2]) for line in lines if line)
+    return list(dict.fromkeys(complaint[1] for complaint in found if complaint))
 
 
 def _bytes(word: str) -> int:

@@ -20,8 +20,8 @@ _PAGE: Final = 4096
 _MIB: Final = 1 << 20
 
 
-class NoMemory(Exception):
-    """The buffer does not fit; the message says where, and what to do."""
+class NoBuffer(Exception):
+    """The buffer does not fit, or there is no such GPU; the message says where, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def allocate(device: str, size: int, together: int = 1) -> Memory:
     same moment.
 
     Raises:
-        NoMemory: they would not fit, with room to spare.
+        NoBuffer: they would not fit with room to spare, or there is no such GPU.
     """
     memory = _host_memory(size, together) if device == CPU else _gpu_memory(int(device), size, together)
     memory.poison(0, memory.size)
@@ -148,12 +148,22 @@ def _host_memory(size: int, together: int) -> Memory:
 def _gpu_memory(index: int, size: int, together: int) -> Memory:
     import torch
 
+    require_gpu(index)
     # As SGLang does for each of its ranks: the current context is the one that NIXL's threads take.
     torch.cuda.set_device(index)
     free, _ = torch.cuda.mem_get_info(index)
     remedy = "an engine fills its GPUs: stop it first, or test with a smaller buffer"
     _require(f"GPU {index}", free, size * together, remedy)
     return on_tensor(torch.empty(size // pattern.WORD, dtype=torch.int64, device=f"cuda:{index}"))
+
+
+def require_gpu(index: int) -> None:
+    """Raises NoBuffer where torch has no GPU of that index."""
+    import torch
+
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if index >= visible:
+        raise NoBuffer(f"torch finds {visible} GPUs here, and the test is to use the one of index {index}")
 
 
 def on_tensor(words: Untyped) -> Memory:
@@ -173,7 +183,7 @@ def on_tensor(words: Untyped) -> Memory:
 
 def _require(where: str, free: int | None, size: int, remedy: str) -> None:
     if free is not None and free < size + _SPARE_BYTES:
-        raise NoMemory(
+        raise NoBuffer(
             f"{where} has {free // _MIB} MiB free, and the test needs {(size + _SPARE_BYTES) // _MIB}: {remedy}"
         )
 

@@ -142,7 +142,7 @@ class Peers:
             if not ready:
                 names = ", ".join(map(str, waited_for))
                 hang = "does not answer" if len(waited_for) == 1 else "do not answer"
-                raise Broken(f"{names} {hang} after {within_s:g} s, while {doing}", FAILED, waited_for[0].who)
+                raise Broken(f"{names} {hang} after {within_s:.3g} s, while {doing}", FAILED, waited_for[0].who)
             for peer in ready:
                 answers[peer] = self._answer(peer, end, within_s, doing)
         return answers
@@ -151,7 +151,7 @@ class Peers:
         try:
             answer = peer.line.receive(max(0.1, end - time.monotonic()))
         except wire.Late as error:
-            raise Broken(f"{peer} does not answer after {within_s:g} s, while {doing}", FAILED, peer.who) from error
+            raise Broken(f"{peer} does not answer after {within_s:.3g} s, while {doing}", FAILED, peer.who) from error
         except wire.Lost as error:
             raise Broken(f"{peer} is gone, while {doing}", FAILED, peer.who) from error
         if "error" in answer:

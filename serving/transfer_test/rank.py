@@ -19,7 +19,7 @@ from typing import Any, Final
 from serving.cpu import engine
 from serving.transfer_test import memory, wire
 from serving.transfer_test.agent import DONE, Agent, NoNixl, Remote
-from serving.transfer_test.memory import CPU, Memory, NoMemory, Slot
+from serving.transfer_test.memory import CPU, Memory, NoBuffer, Slot
 from serving.untyped import Untyped
 
 WORD_VARIABLE: Final = "DSV4_TRANSFER_TOKEN"
@@ -216,7 +216,7 @@ def serve(rank: Rank, line: wire.Line, within_s: float) -> None:
             return
         try:
             answer = methods[told["do"]](told)
-        except (NoMemory, NoNixl) as error:
+        except (NoBuffer, NoNixl) as error:
             answer = {"error": str(error), "meaning": UNKNOWN}
         except Exception as error:  # noqa: BLE001 - the other end is to know, whatever it is
             answer = {"error": _words(error), "meaning": FAILED}

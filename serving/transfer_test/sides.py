@@ -60,6 +60,10 @@ class RankProcess:
             return f"was ended by {signal.Signals(-status).name}"
         return f"exited with status {status}"
 
+    def log(self) -> str:
+        """What UCX wrote."""
+        return self.ucx_log.read_text(errors="replace") if self.ucx_log.is_file() else ""
+
     def last_words(self) -> list[str]:
         """The end of what it printed."""
         lines = self.output.read_text(errors="replace").splitlines()
@@ -122,7 +126,7 @@ def run_destination(side: Side) -> dict[str, Any]:
 
 
 def endings(ranks: Sequence[RankProcess]) -> list[dict[str, Any]]:
-    """How each rank's process ended, and its last words where that was not as it should."""
+    """How each rank's process ended, its last words where that was not as it should, and what UCX calls errors."""
     return [
         {
             "rank": rank.who.rank,
@@ -130,6 +134,7 @@ def endings(ranks: Sequence[RankProcess]) -> list[dict[str, Any]]:
             "status": rank.process.poll(),
             "ending": rank.ending(),
             "last_words": rank.last_words() if rank.process.poll() != 0 else [],
+            "ucx_errors": lanes.complaints(rank.log())[:_LAST_LINES],
         }
         for rank in ranks
     ]
@@ -171,8 +176,7 @@ def _conduct(
 
 
 def _read_log(rank: RankProcess, conduct: Conduct, report: Report, size: int) -> None:
-    log = rank.ucx_log.read_text(errors="replace") if rank.ucx_log.is_file() else ""
-    told = lanes.read(log)
+    told = lanes.read(rank.log())
     report.ucx = told.version or report.ucx
     for destination, lane in lanes.lanes(told, conduct.windows.get(rank.who.rank, {}), size).items():
         report.lanes[rank.who.rank, destination] = lane

@@ -179,6 +179,10 @@ def test_a_collapse_is_less_together_than_half_of_one_pair_alone(together: tuple
     assert [code for code, _ in found_in(report)] == codes
 
 
+def test_cores_that_are_shared_are_no_collapse() -> None:
+    assert found_in(replace(WELL, pairing=CPUS, concurrent=(Round(64 * MB, 16, 1.0),))) == []
+
+
 def test_small_writes_are_no_measure_of_a_collapse() -> None:
     assert found_in(replace(WELL, concurrent=(Round(4096, 16, 0.1),))) == []
 
@@ -213,11 +217,25 @@ def source_text(**fields: Any) -> str:
 
 def test_how_a_lost_rank_ended_is_told_with_the_loss() -> None:
     rank = {"rank": 1, "pid": 7, "status": -9, "ending": "was ended by SIGKILL", "last_words": ["a", "b"]}
+    rank["ucx_errors"] = []
     endings = parse_endings(json.dumps({"schema_version": 1, "ranks": [rank, {**rank, "rank": 0, "status": 0}]}))
-    assert endings == {1: "was ended by SIGKILL; the last it said is: b"}
+    assert endings == {1: "it was ended by SIGKILL; the last it said is: b"}
     lost = {"kind": "failed", "what": "destination rank 1 is gone", "source": None, "destination": 1}
     (problem,) = parse_source(GPUS, source_text(problems=[lost]), endings).problems
     assert problem.what == "destination rank 1 is gone (it was ended by SIGKILL; the last it said is: b)"
+
+
+def test_what_ucx_says_is_told_with_a_rank_that_cannot_begin() -> None:
+    rank = {
+        "rank": 0,
+        "status": 0,
+        "ending": "exited with status 0",
+        "last_words": [],
+        "ucx_errors": ["no usable", "x"],
+    }
+    problem = {"kind": "failed", "what": "no backend", "source": 0, "destination": None}
+    report = parse_source(GPUS, source_text(problems=[problem], sources=[rank]), {})
+    assert report.problems[0].what == "no backend (UCX says: no usable)"
 
 
 def test_another_version_of_the_report_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from serving.transfer_test.lanes import lanes, read
+from serving.transfer_test.lanes import complaints, lanes, read
 
 RECORDED = Path(__file__).parents[1] / "data/ucx/two-ways.log"
 MET_FIRST, MET_SECOND = (1796048496.6, 1796048497.0), (1796048497.4, 1796048498.0)
@@ -53,6 +53,12 @@ def test_other_operations_are_none_of_ours() -> None:
     log = new(1.0, "intra-node cfg#1")
     log += table("intra-node cfg#1", (9, "0..inf", "tcp/lo"), operation="active message by ucp_am_send*")
     assert lanes(read(log), {0: (0.5, 2.0)}, BULK) == {0: None}
+
+
+def test_what_ucx_calls_an_error_is_kept_once() -> None:
+    line = "[1.000000] [box:1:0]  ucp_context.c:1770 UCX  ERROR no usable transports/devices (asked cuda_ipc)\n"
+    warning = "[1.000000] [box:1:0]  ucp_context.c:1508 UCX  WARN  transport 'x' is not available\n"
+    assert complaints(line + warning + line) == ["no usable transports/devices (asked cuda_ipc)"]
 
 
 def test_a_log_that_says_nothing_leaves_it_unknown() -> None:

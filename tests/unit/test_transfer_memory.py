@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.transfer_test import copies, memory, pattern
-from serving.transfer_test.memory import Memory, NoMemory, Slot
+from serving.transfer_test.memory import Memory, NoBuffer, Slot
 
 SIZE = 1 << 16
 MAKERS: tuple[Callable[[int], Memory], ...] = (
@@ -111,5 +111,5 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     (group / "memory.max").write_text("max\n")
     assert memory.free_host_bytes(tmp_path) == 1 << 30
     monkeypatch.setattr(memory, "free_host_bytes", lambda: 1 << 30)
-    with pytest.raises(NoMemory, match="this host has 1024 MiB free, and the test needs 1536"):
+    with pytest.raises(NoBuffer, match="this host has 1024 MiB free, and the test needs 1536"):
         memory.allocate("cpu", 256 << 20, together=4)

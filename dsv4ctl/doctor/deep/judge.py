@@ -11,7 +11,8 @@ COLLAPSED_BELOW = 0.5
 
 Pairs that share a link or a socket's interconnect move together at least what one of them moves alone: the shared part
 is busy either way. Half of it leaves room for noise and for cores that are shared; the collapse that has been described
-(37 to 2.7 GB/s, posted writes through PCIe switches) is seven times below that.
+(37 to 2.7 GB/s, posted writes through PCIe switches) is seven times below that. It is judged where a GPU is on one side
+at least: between CPUs the ranks share cores, and more of them at once may well be slower.
 """
 
 JUDGED_FROM_BYTES = 1 << 20
@@ -99,6 +100,8 @@ def _is_tcp(way: str) -> bool:
 def _of_collapse(report: PairingReport) -> Iterator[Finding]:
     alone, together = report.median_gb_per_s, report.together_gb_per_s
     if alone is None or together is None or report.concurrent[0].size_bytes < JUDGED_FROM_BYTES:
+        return
+    if not (report.pairing.source.on_gpus or report.pairing.destination.on_gpus):
         return
     if together < COLLAPSED_BELOW * alone:
         yield Finding(

@@ -163,7 +163,7 @@ def _pairing_data(report: PairingReport) -> dict[str, Any]:
 
 
 def parse_source(pairing: Pairing, text: str, endings: Mapping[int, str]) -> PairingReport:
-    """The report of the source side. `endings` are how ranks of the destination side ended that did so badly.
+    """The report of the source side. `endings` are the last words of ranks of the destination side.
 
     Raises:
         ValueError, KeyError, TypeError: it is something else.
@@ -185,18 +185,19 @@ def parse_source(pairing: Pairing, text: str, endings: Mapping[int, str]) -> Pai
             for pair in data["pairs"]
         ),
         tuple(Round(one["size_bytes"], one["writes"], one["gb_per_s"]) for one in data["concurrent"]),
-        tuple(_problem(found, endings, _bad_endings(data["sources"])) for found in data["problems"]),
+        tuple(_problem(found, endings, _last_words(data["sources"])) for found in data["problems"]),
         tuple(data["untested"]),
     )
 
 
 def parse_endings(text: str) -> Mapping[int, str]:
-    """How ranks of the destination side ended, of those that did so badly.
+    """What the ranks of the destination side leave behind that may explain a problem, by rank: how one ended that did
+    so badly, and what UCX calls an error.
 
     Raises:
         ValueError, KeyError, TypeError: it is something else.
     """
-    return _bad_endings(_document(text)["ranks"])
+    return _last_words(_document(text)["ranks"])
 
 
 def parse_copies(plan: CopyPlan, text: str) -> CopyReport:
@@ -228,21 +229,25 @@ def _document(text: str) -> Any:  # noqa: ANN401 - JSON
     return data
 
 
-def _bad_endings(ranks: Sequence[Mapping[str, Any]]) -> Mapping[int, str]:
+def _last_words(ranks: Sequence[Mapping[str, Any]]) -> Mapping[int, str]:
     found = {}
     for rank in ranks:
+        words = []
         if rank["status"] != 0:
-            said = f"; the last it said is: {rank['last_words'][-1]}" if rank["last_words"] else ""
-            found[int(rank["rank"])] = f"{rank['ending']}{said}"
+            words.append(f"it {rank['ending']}")
+            words += [f"the last it said is: {rank['last_words'][-1]}"] if rank["last_words"] else []
+        words += [f"UCX says: {error}" for error in rank["ucx_errors"][:1]]
+        if words:
+            found[int(rank["rank"])] = "; ".join(words)
     return found
 
 
 def _problem(found: Mapping[str, Any], destinations: Mapping[int, str], sources: Mapping[int, str]) -> Problem:
     what, source, destination = str(found["what"]), found["source"], found["destination"]
-    # A problem about one rank alone is that this rank is gone, or did not answer.
+    # A problem about one rank alone is that this rank could not begin, is gone, or did not answer.
     ending = None
     if source is None and destination is not None:
         ending = destinations.get(destination)
     elif destination is None and source is not None:
         ending = sources.get(source)
-    return Problem(found["kind"], f"{what} (it {ending})" if ending else what, source, destination)
+    return Problem(found["kind"], f"{what} ({ending})" if ending else what, source, destination)
