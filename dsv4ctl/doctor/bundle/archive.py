@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import importlib
 import importlib.util
 import io
 import os
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from dsv4ctl.errors import OperationFailed, UsageError
 
@@ -136,7 +135,7 @@ def _gzipped(file: IO[bytes]) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _zstandard(file: IO[bytes]) -> Iterator[IO[bytes]]:
-    # Not imported by name: whoever only reads the code need not have it.
-    zstandard: Any = importlib.import_module("zstandard")
+    import zstandard
+
     with zstandard.ZstdCompressor(level=10).stream_writer(file, closefd=False) as stream:
         yield stream
