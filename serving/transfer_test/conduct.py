@@ -13,6 +13,7 @@ from typing import Final
 
 from serving.transfer_test import pattern, wire
 from serving.transfer_test.agent import DONE
+from serving.transfer_test.memory import CPU
 from serving.transfer_test.peers import Broken, Peer, Peers
 from serving.transfer_test.rank import UNKNOWN
 from serving.transfer_test.report import Problem, Report, Round, Single, size_words
@@ -85,9 +86,9 @@ class Conduct:
     def _open(self) -> None:
         doing = "starting its agent"
         peers = (*self.peers.destinations, *self.peers.sources)
-        places = Counter((peer.host, peer.device) for peer in peers)
+        places = Counter(map(_memory_of, peers))
         tasks = {
-            peer: {"do": "open", "bytes": self.wanted.size_bytes, "together": places[peer.host, peer.device]}
+            peer: {"do": "open", "bytes": self.wanted.size_bytes, "together": places[_memory_of(peer)]}
             for peer in peers
         }
         self._opened = self.peers.ask_all(tasks, self._left(doing, _OPEN_WITHIN_S), doing)
@@ -238,6 +239,11 @@ class Conduct:
                 seconds = max(ended for _, ended in times) - min(began for began, _ in times)
                 self.report.rounds.append(Round(slot, len(writes), seconds))
         self._sweep(destinations, "all pairs wrote at once", after_s=_SETTLE_S)
+
+
+def _memory_of(peer: Peer) -> tuple[str, ...]:
+    """Whose memory a rank takes: the host's, or that of a GPU, whose index means another GPU on the other side."""
+    return (peer.host, CPU) if peer.device == CPU else (peer.host, peer.who.side, peer.device)
 
 
 class _PairFailed(Exception):

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from serving.cpu import engine
 from serving.transfer_test import memory, wire
 from serving.transfer_test.agent import DONE, Agent, NoNixl, Remote
 from serving.transfer_test.memory import CPU, Memory, NoBuffer, Slot
@@ -65,6 +64,8 @@ class Rank:
     def open(self, told: wire.Message) -> Answer:
         """Take memory, start the agent, and say how others reach it."""
         if self.device == CPU:
+            from serving.cpu import engine
+
             # What the engine without a GPU sets for itself, where its environment does not say otherwise.
             for name, value in engine.ENVIRONMENT.items():
                 if name.startswith("UCX_"):

@@ -256,6 +256,23 @@ def test_copies_between_gpus_are_judged() -> None:
     assert [finding.code for finding in findings_of(DeepReport(copies=(absent,)))] == ["TRANSFER_UNKNOWN"]
 
 
-def test_the_times_bound_a_whole_look() -> None:
-    limits = Limits()
-    assert limits.transfer_within_s < limits.within_s
+@pytest.mark.parametrize(
+    ("script", "failure", "tried"),
+    [
+        ("echo copying from GPU 0 to GPU 1 >&2; kill -ALRM $$", "copying from GPU 0 to GPU 1: no end within 9 s", True),
+        ("echo copying from GPU 0 to GPU 1 >&2; echo Xid >&2; exit 1", "copying from GPU 0 to GPU 1: Xid", True),
+        ("echo error: torch finds 0 GPUs here >&2; exit 2", "error: torch finds 0 GPUs here", False),
+        ("exit 3", "it exited with status 3 and said nothing", False),
+    ],
+)
+def test_copies_that_say_nothing_are_told_by_their_last_words(
+    script: str, failure: str, tried: bool, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ncat >/dev/null\n{script}\n")
+    python.chmod(0o755)
+    stack = stack_of("rtx-pro-6000-8x", python=str(python))
+    decode = next(worker for worker in stack.workers if worker.role == "decode")
+    alone = replace(stack, workers=(decode,))
+    report = run_deep(alone, {"local": LocalHost()}, limits=Limits(copies_within_s=9.0))
+    assert [(one.failure, one.tried) for one in report.copies] == [(failure, tried)]

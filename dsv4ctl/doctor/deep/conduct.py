@@ -187,8 +187,11 @@ def _copy(host: "Host", plan: CopyPlan, limits: Limits) -> CopyReport:
     except (ValueError, KeyError, TypeError, IndexError) as error:
         said = "" if isinstance(answer, Dsv4Error) else answer.stderr.decode(errors="replace")
         begun = [line for line in said.splitlines() if line.startswith(_COPYING)]
-        where = f" ({begun[-1]})" if begun else ""
-        return CopyReport(plan, failure=f"{_why(answer, error)}{where}", tried=bool(begun))
+        why = _why(answer, error)
+        if begun and why == begun[-1]:
+            # The kernel ended it: a copy that hangs lets nobody say anything.
+            why = f"no end within {limits.copies_within_s:g} s"
+        return CopyReport(plan, failure=f"{begun[-1]}: {why}" if begun else why, tried=bool(begun))
 
 
 def _run(host: "Host", argv: Sequence[str], env: Mapping[str, str], deadline_s: float) -> "Completed | Dsv4Error":
