@@ -14,6 +14,8 @@ from typing import Any
 from serving import hazards, knobs
 from serving.patches import fingerprint, registry, source, table
 from serving.settings import BadSetting
+from serving.transfer_test import command as transfer_command
+from serving.transfer_test.memory import NoBuffer
 
 READER_LEFT = 128 + signal.SIGPIPE
 """The exit status when whoever reads the answer has gone, as of a program that the signal for it has ended."""
@@ -30,12 +32,18 @@ def main(argv: list[str]) -> int:
     """
     parser = _parser()
     arguments = parser.parse_args(argv)
-    run = {"knobs": _knobs, "patches": _patches, "hazards": _hazards}[arguments.command]
+    run = {
+        "knobs": _knobs,
+        "patches": _patches,
+        "hazards": _hazards,
+        "transfer": _transfer,
+        "gpu-copies": _gpu_copies,
+    }[arguments.command]
     try:
         status, text = run(parser, arguments)
     except importlib.metadata.PackageNotFoundError as error:
         return _failed(f"{sys.executable} has no package {error.name}")
-    except (knobs.EngineNotInstalled, BadSetting, source.NotFound) as error:
+    except (knobs.EngineNotInstalled, BadSetting, source.NotFound, NoBuffer) as error:
         return _failed(str(error))
     return _written(text) or status
 
@@ -55,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("hazards", help="settings that do harm together, and which of them are set here")
     command.add_argument("--json", action="store_true", help="for a program")
     command.add_argument("flags", nargs="*", help="after --: the flags of the engine that is asked about")
+    transfer_command.add_to(commands)
     return parser
 
 
@@ -83,6 +92,16 @@ def _hazards(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
     engine = hazards.Engine(os.environ, arguments.flags)
     refused = any(hazard.severity == "refuse" for hazard in hazards.present(engine))
     return int(refused), _shown(hazards.as_data(engine), hazards.lines(engine), as_json=arguments.json)
+
+
+def _transfer(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> tuple[int, str]:
+    status, data, lines = transfer_command.transfer(parser, arguments)
+    return status, _shown(data, lines, as_json=arguments.json)
+
+
+def _gpu_copies(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> tuple[int, str]:
+    status, data, lines = transfer_command.gpu_copies(parser, arguments)
+    return status, _shown(data, lines, as_json=arguments.json)
 
 
 def _shown(data: dict[str, Any], lines: Iterable[str], *, as_json: bool) -> str:

@@ -16,8 +16,9 @@ from dsv4ctl.errors import Dsv4Error
 from dsv4ctl.fleet import Place
 from dsv4ctl.hosts.base import FileLog, JournalLog
 from dsv4ctl.profile.schema import ROUTER
-from dsv4ctl.redaction import is_secret, redact, redact_argv, redact_env
+from dsv4ctl.redaction import redact_argv, redact_env
 from dsv4ctl.restart.running import Running
+from dsv4ctl.scrubbing import Scrubber
 
 if TYPE_CHECKING:
     import httpx
@@ -32,7 +33,6 @@ _COMMAND_DEADLINE_S = 15.0
 _LOG_BYTES = 256 * 1024
 _JOURNAL_LINES = "2000"
 _WORKERS_AT_ONCE = 8
-_SHORT, _LONG = 4, 8
 # The interpreter of an engine has py-spy beside it; a host may have one of its own.
 _STACKS = 'p="$(dirname -- "$1")/py-spy"; [ -x "$p" ] || p=py-spy; exec "$p" dump --nonblocking --pid "$2"'
 
@@ -71,23 +71,23 @@ def keep_evidence(
         HostUnreachable
     """
     mine = [one for one in running if one.host == place.name]
-    pieces = [piece for one in mine for piece in _pieces(place, one)]
+    pieces = [piece for one in mine for piece in worker_pieces(place, one)]
     pieces.append(("nvidia-smi.txt", lambda: _output(place, ["nvidia-smi"])))
     missing: list[str] = []
     files: dict[str, bytes] = {}
     end = clock() + within_s - _COMMAND_DEADLINE_S
     with ThreadPoolExecutor(_WORKERS_AT_ONCE) as pool:
-        asked = pool.map(lambda piece: _got(piece) if clock() < end else (b"", "there was no time left for it"), pieces)
+        asked = pool.map(lambda piece: had(piece) if clock() < end else (b"", "there was no time left for it"), pieces)
         for (name, _), (data, why) in zip(pieces, asked, strict=True):
             if why:
                 missing.append(f"{name}: {why}")
             else:
                 files[name] = data
-    hidden = [pair for one in mine for pair in _secrets(one.environ or {}, one.argv or ())]
-    hidden += [pair for plan in plans for pair in _secrets(plan.env, plan.argv)]
-    for name, data in files.items():
-        for secret, fingerprint in hidden:
-            files[name] = data = data.replace(secret, fingerprint)
+    scrubber = Scrubber(
+        [*(one.environ or {} for one in mine), *(plan.env for plan in plans)],
+        [*(one.argv or () for one in mine), *(plan.argv for plan in plans)],
+    )
+    files = {name: scrubber.scrub(data) for name, data in files.items()}
     if missing:
         files["missing.txt"] = "".join(f"{line}\n" for line in missing).encode()
     for name, data in files.items():
@@ -96,23 +96,8 @@ def keep_evidence(
     return Kept(folder, len(files), tuple(missing))
 
 
-def _secrets(environ: Mapping[str, str], argv: Sequence[str]) -> list[tuple[bytes, bytes]]:
-    """Every secret of a worker with its fingerprint: an engine prints its arguments into its log, keys and all.
-
-    A short number is none, whatever its variable is called (SGLANG_PATCH_TOKENIZER=1): every 1 would be gone.
-    """
-    found = [(value, redact(name, value)) for name, value in environ.items() if is_secret(name)]
-    found = [(value, shown) for value, shown in found if len(value) >= (_LONG if value.isdigit() else _SHORT)]
-    # A flag and its value may be one word.
-    found += [
-        (word.rpartition("=")[2], shown.rpartition("=")[2])
-        for word, shown in zip(argv, redact_argv(argv), strict=True)
-        if word != shown
-    ]
-    return [(value.encode(), shown.encode()) for value, shown in found if value and value != shown]
-
-
-def _got(piece: Piece) -> tuple[bytes, str]:
+def had(piece: Piece) -> tuple[bytes, str]:
+    """Its content, or why there is none: a sentence of one line."""
     import httpx
 
     try:
@@ -121,7 +106,9 @@ def _got(piece: Piece) -> tuple[bytes, str]:
         return b"", (str(error) or type(error).__name__).splitlines()[0]
 
 
-def _pieces(place: Place, one: Running) -> list[Piece]:
+def worker_pieces(place: Place, one: Running) -> list[Piece]:
+    """What can be had of one worker, as file names with what gets their content. Its environment and command line are
+    redacted; in the other texts secrets may stand."""
     url = f"http://{one.record.listen}:{one.record.port}"
     asked = {"router-workers.json": "/workers"} if one.record.role == ROUTER else _ENGINE_PATHS
     folder = one.name

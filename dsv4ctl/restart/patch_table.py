@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsv4ctl.errors import CannotLook, OperationFailed
 from dsv4ctl.metrics.exposition import parse_exposition
+from dsv4ctl.serving_module import serving_argv, serving_input
 
 if TYPE_CHECKING:
     import httpx
@@ -16,15 +17,6 @@ if TYPE_CHECKING:
 METRIC = "dsv4_patch_info"
 _DEADLINE_S = 60.0
 FAILED = "FAILED"
-# What a shell has set must not colour the answer, and secrets are no arguments: the variables come on stdin, and
-# replace all but what finds the interpreter's files.
-_IN_THAT_ENVIRONMENT = """
-import json, os, runpy, sys
-kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
-os.environ.clear()
-os.environ.update(kept | json.load(sys.stdin))
-runpy.run_module("serving", run_name="__main__", alter_sys=True)
-"""
 
 Table = Mapping[str, str]
 """Status by the patch's name: applied, not needed, skipped, FAILED."""
@@ -58,12 +50,7 @@ def present_hazards(
 
 def _asked(host: "Host", python: str, env: Mapping[str, str], *words: str) -> Mapping[str, Any]:
     # Exit status 1 says that an engine would not start so: the answer is there all the same.
-    done = host.run(
-        [python, "-c", _IN_THAT_ENVIRONMENT, *words],
-        deadline_s=_DEADLINE_S,
-        stdin=json.dumps(dict(env)).encode(),
-        check=False,
-    )
+    done = host.run(serving_argv(python, words), deadline_s=_DEADLINE_S, stdin=serving_input(env), check=False)
     what = f"{python} -m serving {words[0]} on {host.name} gave no answer"
     if done.returncode not in {0, 1}:
         lines = done.stderr.decode(errors="replace").strip().splitlines()

@@ -1,0 +1,1 @@
+"""`dsv4ctl doctor --deep`: data is moved as the engines would move it, and looked at where it arrives."""
