@@ -1,54 +1,151 @@
 """What `dsv4ctl doctor` shows, and the exit code that it comes to."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsv4ctl.doctor.session import Examination, Examined, open_subject
+from dsv4ctl.console import Column
+from dsv4ctl.doctor.bundle.archive import check_path, write
+from dsv4ctl.doctor.bundle.collect import Subject as BundleSubject
+from dsv4ctl.doctor.bundle.collect import collect
+from dsv4ctl.doctor.check import worst_first
+from dsv4ctl.doctor.codes import check_code
+from dsv4ctl.doctor.deep.conduct import engines_running, run_deep
+from dsv4ctl.doctor.deep.judge import findings_of
+from dsv4ctl.doctor.deep.report import DeepReport, as_data, rank_name
+from dsv4ctl.doctor.session import Examination, Examined, Subject, open_subject
 from dsv4ctl.errors import ExitCode
 from dsv4ctl.findings import Finding, Severity
-from dsv4ctl.signals import interruptible
+from dsv4ctl.signals import Interrupts, interruptible
 
 if TYPE_CHECKING:
     from dsv4ctl.console import Console
 
 
-def run_doctor(console: "Console", ref: str | None, *, only: str | None) -> ExitCode:
-    """Examine a stack and show what was found.
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for. `yes`: the deep look may load hosts whose engines run."""
+
+    profile: str | None
+    only: str | None = None
+    deep: bool = False
+    bundle: Path | None = None
+    yes: bool = False
+
+
+def run_doctor(console: "Console", wanted: Wanted) -> ExitCode:
+    """Examine a stack, show what was found, and write the bundle that was asked for.
 
     Returns OK, FAILED where an error was found, UNREACHABLE where none was and something could not be looked at.
 
     Raises:
         UsageError, HostUnreachable, Interrupted
+        Refused: the deep look would load hosts whose engines run, and the person said no.
     """
     from dsv4ctl.hosts.connect import open_host
 
-    with interruptible() as interrupts, open_subject(ref, open_host) as subject:
+    if wanted.only is not None:
+        check_code(wanted.only)
+    if wanted.bundle is not None:
+        check_path(wanted.bundle)
+    with interruptible() as interrupts, open_subject(wanted.profile, open_host) as subject:
         console.target = subject.stack.name
-        examined = Examination(subject, interrupts, console.say, only).run()
-        runs = subject.runs
-    folded = [finding for alike in _by_reason(examined.findings).values() for finding in alike]
-    for finding in examined.findings:
-        # A program gets each; a person the reason, once.
-        if console.machine or finding not in folded:
-            console.finding(finding, as_data=True)
-    if not console.machine:
-        for line in together(examined.findings):
-            console.data(line)
-        console.data(summary(subject.stack.name, examined, runs=runs))
+        examined = Examination(subject, interrupts, console.say, wanted.only).run()
+        deep = _deep(console, subject, wanted, interrupts) if wanted.deep else None
+        if deep is not None:
+            more = [finding for finding in findings_of(deep) if wanted.only in (None, finding.code)]
+            examined = replace(examined, findings=worst_first([*examined.findings, *more]))
+        _show(console, subject, examined, deep)
+        kept = _bundle(console, subject, examined, deep, wanted.bundle) if wanted.bundle is not None else None
     generated = examined.generated
     console.result(
         {
             "stack": subject.stack.name,
-            "runs": runs,
+            "runs": subject.runs,
             "hosts": list(subject.fleet),
             "checks": examined.checks,
             "seconds": examined.seconds,
             "generations": generated and {"asked": generated.asked, "right": generated.right},
+            "deep": None if deep is None else as_data(deep),
+            "bundle": kept,
         }
     )
     if examined.count(Severity.ERROR):
         return ExitCode.FAILED
     return ExitCode.UNREACHABLE if examined.count(Severity.UNKNOWN) else ExitCode.OK
+
+
+def _deep(console: "Console", subject: Subject, wanted: Wanted, interrupts: Interrupts) -> DeepReport:
+    running = engines_running(subject.fleet, subject.records)
+    if running:
+        question = (
+            f"Write up to 256 MB between each two ranks, on hosts where {', '.join(running)} may be serving people?"
+        )
+        console.confirm(question, yes=wanted.yes, check=interrupts.check)
+    hosts = {name: place.host for name, place in subject.fleet.items()}
+    return run_deep(
+        subject.stack, hosts, running=running, beside=bool(running), tell=console.say, check=interrupts.check
+    )
+
+
+def _show(console: "Console", subject: Subject, examined: Examined, deep: DeepReport | None) -> None:
+    folded = [finding for alike in _by_reason(examined.findings).values() for finding in alike]
+    for finding in examined.findings:
+        # A program gets each; a person the reason, once.
+        if console.machine or finding not in folded:
+            console.finding(finding, as_data=True)
+    if console.machine:
+        return
+    for line in together(examined.findings):
+        console.data(line)
+    if deep is not None and (rows := deep_rows(deep)):
+        console.table(DEEP_COLUMNS, rows)
+    console.data(summary(subject.stack.name, examined, runs=subject.runs))
+
+
+DEEP_COLUMNS = (
+    Column("from"),
+    Column("to"),
+    Column("lane"),
+    Column("first write", right=True),
+    Column("largest alone", right=True),
+    Column("all at once", right=True),
+)
+
+
+def deep_rows(deep: DeepReport) -> list[list[str]]:
+    """A row for each pair of ranks, with GB/s at its largest size alone, and of all pairs of its workers together."""
+    rows: list[list[str]] = []
+    for report in deep.pairings:
+        together_gb = report.together_gb_per_s
+        for pair in report.pairs:
+            speed = report.bulk.get((pair.source, pair.destination))
+            rows.append(
+                [
+                    rank_name(report.pairing.source, pair.source),
+                    rank_name(report.pairing.destination, pair.destination),
+                    "/".join(pair.lane) if pair.lane else "unknown",
+                    f"{pair.first_write_s:.2f} s",
+                    "-" if speed is None else f"{speed:.2f} GB/s",
+                    "-" if together_gb is None else f"{together_gb:.2f} GB/s",
+                ]
+            )
+    return rows
+
+
+def _bundle(
+    console: "Console", subject: Subject, examined: Examined, deep: DeepReport | None, path: Path
+) -> dict[str, object]:
+    of = BundleSubject(subject.stack.name, subject.fleet, subject.stack, subject.loaded, subject.records)
+    more = {} if deep is None else {"deep.json": json.dumps(as_data(deep), indent=1).encode()}
+    bundle = collect(of, examined.findings, more=more, tell=console.say)
+    for name, size, why in bundle.rows():
+        console.say(f"{size:>10}  {name}{f'  (missing: {why})' if why else ''}")
+    size = write(bundle, path)
+    console.say(f"{path} has {len(tuple(bundle.rows()))} files, {size} bytes; secrets were taken out")
+    return {"path": str(path), "bytes": size, "missing": [member.name for member in bundle.missing]}
 
 
 FOLDED_FROM = 3

@@ -16,7 +16,7 @@ from dsv4ctl.doctor.quick import host_findings
 from dsv4ctl.doctor.running import running_findings
 from dsv4ctl.doctor.timer_order import timer_findings
 from dsv4ctl.doctor.versions import version_findings
-from dsv4ctl.errors import Dsv4Error, Interrupted, NothingRunning, OperationFailed
+from dsv4ctl.errors import CannotLook, Dsv4Error, Interrupted, NothingRunning, OperationFailed
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.fleet import Fleet, OpenHost, open_fleet
 from dsv4ctl.launch import PREFLIGHT_CODES, Launch, preflight, read_hosts, unfit
@@ -131,7 +131,7 @@ class Examination:
             parts["the installation"] = self._of_installation
             parts["what runs" if subject.runs else "the timers"] = self._of_running
         self.say(f"looking at {', '.join(parts)}")
-        findings: list[Finding] = [] if subject.unknown is None else [_blind("what runs", subject.unknown)]
+        findings: list[Finding] = [] if subject.unknown is None else [blind("what runs", subject.unknown)]
         with ThreadPoolExecutor(max(1, len(parts))) as pool:
             running = [pool.submit(self._timed, name, part) for name, part in parts.items()]
             for future in running:
@@ -168,7 +168,10 @@ class Examination:
             for problem in unfit(work, facts):
                 remedy = "correct the profile for this box, or look at the box: `dsv4ctl serve` refuses it"
                 yield Finding("PROFILE_UNFIT", Severity.ERROR, str(problem), remedy, {"key": problem.key})
-            yield from preflight(work, facts)
+            try:
+                yield from preflight(work, facts)
+            except CannotLook as error:
+                yield blind("whether it could be started", error)
 
     def _of_running(self) -> Iterable[Finding]:
         subject = self.subject
@@ -189,7 +192,7 @@ class Examination:
         except Interrupted:
             raise
         except Dsv4Error as error:
-            return (_blind(name, error),)
+            return (blind(name, error),)
         finally:
             self._seconds[name] = round(self.clock() - began, 3)
 
@@ -208,7 +211,8 @@ class Examination:
         )
 
 
-def _blind(part: str, error: Dsv4Error) -> Finding:
+def blind(part: str, error: Dsv4Error) -> Finding:
+    """PART_UNSEEN: a part of the examination that could not be made, and why."""
     message = f"{part} could not be looked at: {error}"
     remedy = error.hint or "look again; what was found is without it"
     return Finding("PART_UNSEEN", Severity.UNKNOWN, message, remedy, {"part": part})

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from dsv4ctl.app import COMMANDS
+from dsv4ctl.doctor.codes import all_codes
 from dsv4ctl.errors import ExitCode
 
 ROOT = Path(__file__).parent.parent.parent
@@ -79,3 +80,10 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not (page.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_what_doctor_can_be_asked_for_has_a_page_and_every_page_of_doctors_can_be_asked_for() -> None:
+    pages = {path.stem: path.read_text() for path in (DOCS / "findings").glob("*.md")}
+    assert all_codes() <= pages.keys()
+    seen_by = {code for code, text in pages.items() if re.search(r"^\| seen by \|.*`doctor`", text, re.MULTILINE)}
+    assert seen_by <= all_codes()
