@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dsv4ctl.facts import GpuFact
 from dsv4ctl.hosts.base import Completed
 from dsv4ctl.hosts.local import LocalHost
 
 TWO_SOCKETS = {"01": 0, "11": 0, "21": 0, "31": 0, "81": 1, "91": 1, "a1": 1, "b1": 1}
 """Eight cards, four a socket: their buses, and the node of each."""
+
+EIGHT_CARDS = tuple(
+    GpuFact(index, f"0000:{bus}:00.0", 97887, f"GPU-{bus}", node, {node: 10, 1 - node: 32})
+    for index, (bus, node) in enumerate(TWO_SOCKETS.items())
+)
+"""The same as a host tells of them."""
 
 TWO_DISTANCES = {0: "10 32", 1: "32 10"}
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -115,6 +115,11 @@ def look(found: Found, settings: Settings, only: Only) -> Situation:
     sets = restored(layered(before_kept, settings.sets, settings.unsets), environs, argvs)
     ref = found.loaded.found.path
     loaded = load_here(str(ref), sets)
+    if loaded.profile.name != name:
+        raise UsageError(
+            f"a restart cannot give stack {name} another name, {loaded.profile.name}",
+            hint="`dsv4ctl stop`, then `dsv4ctl serve` with that name",
+        )
     if set(hosts_of(loaded.profile)) - set(fleet):
         raise UsageError("a restart cannot move a worker to another host", hint="`dsv4ctl stop`, then `dsv4ctl serve`")
     stack = build_stack(loaded, sites)

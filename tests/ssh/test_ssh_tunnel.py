@@ -14,9 +14,12 @@ from tests.web import EVENTS, Web
 
 
 def local_ports(pid: int) -> set[int]:
-    """The local ports of the TCP connections of a process, from /proc (proc(5))."""
-    links = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()}
-    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    """The local ports of the TCP connections of a process, from /proc (proc(5)); none of one that has just ended."""
+    try:
+        links = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()}
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
     return {int(row[1].split(":")[1], 16) for row in rows if f"socket:[{row[9]}]" in links}
 
 

@@ -28,9 +28,10 @@ from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.hosts.local import LocalHost
 from dsv4ctl.profile.loading import load_profile
 from dsv4ctl.stack import Site, Stack, Worker, build_stack
+from tests.cards import EIGHT_CARDS
 
 MB = 1 << 20
-BOX = Site("/opt/engine/bin/python", "/var/lib/dsv4ctl", "/home/o", "/tmp/d")
+BOX = Site("/opt/engine/bin/python", "/var/lib/dsv4ctl", "/home/o", "/tmp/d", EIGHT_CARDS)
 
 
 def stack_of(profile: str, *sets: str, python: str = "/opt/engine/bin/python") -> Stack:
@@ -51,6 +52,13 @@ def test_every_prefill_worker_is_paired_with_every_decode_worker() -> None:
     names = [pairing.name for pairing in pairings(stack_of("cpu-2p2d"))]
     assert names == [f"prefill-{source} to decode-{destination}" for source in (0, 1) for destination in (0, 1)]
     assert pairings(stack_of("cpu-single")) == ()
+
+
+def test_cards_that_nobody_has_found_are_not_tested() -> None:
+    loaded = load_profile("rtx-pro-6000-8x", environ={}, cwd=Path("/"))
+    stack = build_stack(loaded, {"local": replace(BOX, gpus=())})
+    assert "4 nearest to node 0" in pairings(stack)[0].why_not
+    assert copies(stack) == ()
 
 
 def test_a_side_has_the_ranks_devices_binding_and_environment_of_its_worker() -> None:

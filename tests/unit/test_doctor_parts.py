@@ -15,20 +15,15 @@ from dsv4ctl.doctor.model import Config, model_findings, parse_config
 from dsv4ctl.doctor.pd_fixes import FIXES, NEWEST, lacking, parsed
 from dsv4ctl.doctor.timer_order import timer_findings
 from dsv4ctl.doctor.versions import version_findings
-from dsv4ctl.facts import GpuFact, HostFacts
+from dsv4ctl.facts import HostFacts
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.profile.loading import LoadedProfile, load_profile
 from dsv4ctl.restart.patch_table import Table
 from dsv4ctl.stack import Site, Stack, build_stack
+from tests.cards import EIGHT_CARDS
 
 FACTS = HostFacts((0, 1), (), None, None, True, True, {"sglang": "0.5.23"}, True, True, None)
-CARDS = tuple(
-    GpuFact(
-        index, f"00000000:{index + 1:02x}:00.0", 97887, f"GPU-{index}", index // 4, {index // 4: 10, 1 - index // 4: 20}
-    )
-    for index in range(8)
-)
-SITE = Site("/opt/engine/bin/python", "/var/lib/dsv4ctl", "/home/o", "/tmp/d", CARDS)
+SITE = Site("/opt/engine/bin/python", "/var/lib/dsv4ctl", "/home/o", "/tmp/d", EIGHT_CARDS)
 NEEDED = (
     *("inflight-watchdog", "lost-decode", "lost-prefill", "sticky-status", "lost-messages", "settled-pages"),
     *("peer-reconnect", "absent-prefill", "decode-quarantine"),
@@ -97,12 +92,12 @@ def config(host: str = "local", digest: str = "a", length: int | None = 1048576)
 
 
 def test_a_model_that_fits_is_well() -> None:
-    facts = {"local": replace(FACTS, gpus=CARDS)}
+    facts = {"local": replace(FACTS, gpus=EIGHT_CARDS)}
     assert model_findings(stack(), [config()], facts, 170 * 1024**3) == ()
 
 
 def test_weights_that_take_the_share_of_a_gpu_leave_no_room_for_kv() -> None:
-    facts = {"local": replace(FACTS, gpus=CARDS)}
+    facts = {"local": replace(FACTS, gpus=EIGHT_CARDS)}
     share = 0.8 * 97887 * 1024**2 * 4
     for part, severity in ((0.95, Severity.WARNING), (1.05, Severity.ERROR)):
         sets = ("args.mem-fraction-static=0.8",)

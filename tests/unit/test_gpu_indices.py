@@ -201,8 +201,8 @@ def test_serve_starts_nothing_when_an_index_has_moved(profile: Path, tmp_path: P
     result = CliRunner().invoke(app, ["serve", str(profile), "-o", "json"])
     document = json.loads(result.stdout)
     assert (result.exit_code, document["error"]["exit_code"]) == (6, 6)
-    assert [finding["code"] for finding in document["findings"] if finding["severity"] == "error"] == [
-        "GPU_INDEX_MOVED"
-    ]
+    # The driver that is recorded here answers nothing else that is asked of it.
+    codes = {finding["code"] for finding in document["findings"] if finding["severity"] == "error"}
+    assert codes == {"GPU_INDEX_MOVED", "DRIVER_FAILS"}
     assert "2 was 0000:41:00.0 (GPU-41) and is 0000:21:00.0 (GPU-21)" in str(document["findings"])
     assert not (folder / "stack.json").exists()

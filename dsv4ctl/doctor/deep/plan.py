@@ -91,7 +91,7 @@ def copies(stack: "Stack") -> tuple[CopyPlan, ...]:
             worker for worker in stack.on(host) if worker in stack.engines and _flag(worker.argv, "device") != CPU
         ]
         gpus = tuple(dict.fromkeys(gpu for worker in engines for gpu in _visible(worker, _rank_count(worker))))
-        if len(gpus) > 1:
+        if len(gpus) > 1 and not any(worker.unresolved for worker in engines):
             env = {**_passed(engines[0].env), "CUDA_DEVICE_ORDER": "PCI_BUS_ID", _VISIBLE: ",".join(gpus)}
             found.append(CopyPlan(host, planned_tail(engines[0].argv)[0], env, gpus))
     return tuple(found)
@@ -101,7 +101,7 @@ def _pairing(source: "Worker", destination: "Worker") -> Pairing:
     same_host = source.host == destination.host
     address = LOOPBACK if same_host else source.listen
     others = [worker for worker in (source, destination) if _backend(worker) != _NIXL]
-    why_not = ""
+    why_not = "; ".join(why for worker in (source, destination) for why in worker.unresolved)
     if others:
         why_not = f"{others[0].name} moves its KV with {_backend(others[0])}, and this test speaks NIXL"
     elif not same_host and address in _LOOPBACKS | _WILDCARDS:
