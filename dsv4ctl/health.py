@@ -1,7 +1,7 @@
 """What `status` says: every worker as it is, and what is wrong with the stack, as findings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dsv4ctl.drift import Drift, drift_of
 from dsv4ctl.errors import OperationFailed
@@ -11,6 +11,9 @@ from dsv4ctl.profile.schema import ROUTER
 from dsv4ctl.restart.pending import Pending, PendingStore, state_of
 from dsv4ctl.supervisors.base import UnitState
 from dsv4ctl.targets import Target
+
+_OF_A_RESTART = frozenset({"WORKER_DOWN", "WORKER_NOT_STARTED", "WORKER_SILENT"})
+_GO_ON = "wait if a `co-restart` is at work; otherwise run `dsv4ctl co-restart` again: it goes on from there"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def stack_status(target: Target) -> StackStatus:
     record = target.records[0][1]
     pending = next(filter(None, (PendingStore(place, target.name).load() for place in target.fleet.values())), None)
     if pending is not None:
+        # What it has ended or not started yet is its own to go on with.
+        findings = [replace(one, remedy=_GO_ON) if one.code in _OF_A_RESTART else one for one in findings]
         findings.append(_unfinished(pending))
     else:
         kept = [(name, PendingStore(place, target.name).left_over()) for name, place in target.fleet.items()]
@@ -124,12 +129,11 @@ def _unrecorded(target: Target, host: str) -> Finding:
 
 def _unfinished(pending: Pending) -> Finding:
     message = f"a co-restart that was begun at {pending.began_at} has not ended; {state_of(pending)}"
-    remedy = "wait if a `co-restart` is at work; otherwise run `dsv4ctl co-restart` again: it goes on from there"
     return Finding(
         "CO_RESTART_UNFINISHED",
         Severity.ERROR,
         message,
-        remedy,
+        _GO_ON,
         {"phase": pending.phase, "step": pending.step, "began_at": pending.began_at},
     )
 

@@ -26,6 +26,8 @@ ENDING = frozenset({"note", "end", "ended", "kill", "gone"})
 
 _LOOK_EVERY_S = 0.3
 
+_HALF_AN_ANSWER = f"not every engine says that it has {ABORT_PATCH}, without which it would be half an answer"
+
 
 @dataclass(frozen=True)
 class Quiet:
@@ -99,7 +101,7 @@ class Quiet:
         facts: dict[str, object] = {"left": [str(one) for one in held]}
         if not restarting.before.abort_is_error:
             # A broken connection is an error that every client sees; half a text with status 200 is not.
-            return {**facts, "aborted": 0, "why_not": f"without {ABORT_PATCH} it would be half an answer"}
+            return {**facts, "aborted": 0, "why_not": _HALF_AN_ANSWER}
         said = abort_all(restarting.fleet, workers)
         ended, after = drain(
             lambda: restarting.held(workers), within_s=self.step.deadline_s, sleep=restarting.context.interrupts.sleep
