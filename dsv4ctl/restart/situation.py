@@ -120,6 +120,12 @@ def look(found: Found, settings: Settings, only: Only) -> Situation:
             f"a restart cannot give stack {name} another name, {loaded.profile.name}",
             hint="`dsv4ctl stop`, then `dsv4ctl serve` with that name",
         )
+    if loaded.profile.supervisor != records[0][1].supervisor:
+        raise UsageError(
+            f"stack {name} runs under {records[0][1].supervisor}, and a restart cannot put it under "
+            f"{loaded.profile.supervisor}",
+            hint="`dsv4ctl stop`, then `dsv4ctl serve`",
+        )
     if set(hosts_of(loaded.profile)) - set(fleet):
         raise UsageError("a restart cannot move a worker to another host", hint="`dsv4ctl stop`, then `dsv4ctl serve`")
     stack = build_stack(loaded, sites)

@@ -113,6 +113,7 @@ def test_what_would_not_come_up_is_refused_before_anything_is_stopped(stack: Sta
         "model.path=/no/such/model": 2,
         "prefill.args.page-size=16": 6,
         "name=another": 2,
+        "supervisor=systemd": 2,
     }
     for setting, code in refused.items():
         more = ["--set", "decode.args.page-size=32"] if "page-size" in setting else []
