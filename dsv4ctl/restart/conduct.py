@@ -11,6 +11,7 @@ from dsv4ctl.locks import LockLost
 from dsv4ctl.plan import Outcome, Step, Timed, execute
 from dsv4ctl.restart.acts import action_for
 from dsv4ctl.restart.ending import QUIET
+from dsv4ctl.restart.evidence import keep_evidence
 from dsv4ctl.restart.patch_table import Table, expected_table
 from dsv4ctl.restart.pending import Pending, state_of
 from dsv4ctl.restart.plan import Scope, co_restart_plan, ending_steps, starting_steps
@@ -25,6 +26,7 @@ FINISH = "finish"
 """After the last step of the plan: what was done is written down, and nothing is under way any more."""
 
 _UNCORDON_WITHIN_S = 15.0
+_FAILED_WITHIN_S = 15.0
 _AT_THE_DOOR = frozenset({"uncordon", "traffic", "start:router", "await:router", "readback:router", FINISH})
 
 
@@ -228,6 +230,22 @@ def _ending(work: Work, restarting: Restarting, scope: Scope) -> Restarting:
     return Restarting(scope, context, before, restarting.pending, tables, on_trouble=work.say)
 
 
+def _keep_what_failed(work: Work, back: Restarting, error: Dsv4Error) -> None:
+    """Beside the evidence of before: the engines that did not come up, whose logs the next start turns away."""
+    names = {worker.name for worker in work.scope.engines}
+    kept: list[str] = []
+    for host, folder in work.pending.evidence.items():
+        mine = [one for one in back.before.running if one.host == host and one.name in names]
+        try:
+            keep_evidence(back.fleet[host], mine, work.scope.engines, f"{folder}-failed", within_s=_FAILED_WITHIN_S)
+        except Dsv4Error as second:
+            work.say(f"what the engines on {host} said could not be kept: {second}")
+        else:
+            kept.append(f"{folder}-failed on {host}")
+    if kept:
+        _advise(error, f"what the engines said that did not come up is kept in {', '.join(kept)}")
+
+
 def _tables(restarting: Restarting, engines: Sequence[Worker]) -> dict[str, Table]:
     tables: dict[str, Table] = {}
     for worker in engines:
@@ -243,6 +261,7 @@ def _end_what_was_started(work: Work, restarting: Restarting, error: Dsv4Error) 
     names = ", ".join(worker.name for worker in work.scope.engines)
     try:
         back = _ending(work, restarting, replace(work.scope, grace_s=0.0))
+        _keep_what_failed(work, back, error)
         _execute(work, back, ending_steps(back.scope), _Course(work.clock, goes_on=True))
     except Dsv4Error as second:
         _advise(error, f"what was started was to be ended, and then: {second}; see `dsv4ctl status`")
@@ -270,6 +289,7 @@ def _roll_back(work: Work, restarting: Restarting, error: Dsv4Error, course: _Co
     back: Restarting | None = None
     try:
         back = _ending(work, restarting, old)
+        _keep_what_failed(work, back, error)
         back.mark(Step("roll-back", "", "", 0.0), "rolling back", sets=work.pending.before_sets)
         _execute(work, back, (*ending_steps(back.scope), *starting_steps(back.scope, work.context.canary)), course)
         back.finish()

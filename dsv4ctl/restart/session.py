@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from dsv4ctl.console import Console
-from dsv4ctl.errors import Refused, VerificationFailed
+from dsv4ctl.errors import OperationFailed, Refused, VerificationFailed
 from dsv4ctl.findings import Severity
 from dsv4ctl.hosts.connect import open_host
 from dsv4ctl.journal import Journal, utc_now
@@ -78,6 +78,9 @@ def run_co_restart(console: Console, wanted: Wanted) -> None:
         began = time.monotonic()
         work = _work(prepared, wanted, interrupts, view, ensure)
         done = carry_out(work)
+        if _is_way_back(prepared, wanted) and done.state == "restarted":
+            given_up = "its new configuration did not come up, and an earlier run had begun to go back"
+            done = replace(done, state="rolled back", error=OperationFailed(given_up))
         seconds = time.monotonic() - began
     _report(console, prepared, done, work.pending.evidence, seconds)
 
@@ -95,6 +98,10 @@ def _show(console: Console, prepared: Prepared) -> None:
             f"a restart that was begun at {pending.began_at} ended at {pending.step or 'its beginning'}: this goes on "
             "with it"
         )
+        if pending.phase == "rolling back":
+            console.warn("its new configuration did not come up and was given up: this goes back to what ran before")
+    for key in situation.useless:
+        console.warn(f"--unset {key}: nothing sets it")
     if prepared.safety is not None:
         known = "is known to be safe" if prepared.safety.safe else "is not known to be safe"
         console.say(f"restarting {prepared.safety.side} alone {known}: {prepared.safety.why}")
@@ -215,6 +222,13 @@ def _work(
         before_step=ensure,
         say=view.say,
     )
+
+
+def _is_way_back(prepared: Prepared, wanted: Wanted) -> bool:
+    """Whether this run only goes on with the way back of one that was cut off."""
+    pending = prepared.situation.pending
+    changes = (*wanted.sets, *wanted.role_sets, *wanted.unsets)
+    return pending is not None and pending.phase == "rolling back" and not changes
 
 
 def _report(console: Console, prepared: Prepared, done: Done, evidence: Mapping[str, str], seconds: float) -> None:

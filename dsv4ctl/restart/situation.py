@@ -46,6 +46,7 @@ class Situation:
 
     `leaving` are recorded engines that are ended first; `fresh` are engines that a restart which was cut off has
     started already, as they are planned now; `before` are the workers of the way back, None where that is not known.
+    `useless` are keys that were to be taken out and that nothing sets.
     """
 
     found: Found
@@ -59,6 +60,7 @@ class Situation:
     fresh: tuple[WorkerRecord, ...]
     before: tuple[Worker, ...] | None
     before_sets: tuple[str, ...]
+    useless: tuple[str, ...] = ()
 
     @property
     def kept(self) -> dict[str, WorkerRecord]:
@@ -143,7 +145,17 @@ def look(found: Found, settings: Settings, only: Only) -> Situation:
         fresh, leaving = (), tuple(one for one in mine if one.alive)
     before = _before(pending, known, old_stack, mine)
     before_sets = records[0][1].sets if pending is None else pending.before_sets
-    return Situation(found, records, running, pending, loaded, stack, engines, leaving, fresh, before, before_sets)
+
+    def without(key: str) -> Stack:
+        others = [one for one in settings.unsets if one != key]
+        return build_stack(
+            load_here(str(ref), restored(layered(before_kept, settings.sets, others), environs, argvs)), sites
+        )
+
+    useless = tuple(key for key in settings.unsets if without(key) == stack) if pending is None else ()
+    return Situation(
+        found, records, running, pending, loaded, stack, engines, leaving, fresh, before, before_sets, useless
+    )
 
 
 def _check_same_workers(name: str, stack: Stack, running: Sequence[Running]) -> None:

@@ -98,6 +98,10 @@ def test_a_configuration_that_does_not_come_up_is_rolled_back(stack: Stack) -> N
     document = done.document
     assert "flashinfer" in document["error"]["why"]
     assert document["result"]["state"] == "rolled back"
+    # The log of the engine that did not come up is turned away by the next start.
+    (failed,) = (stack.folder / "evidence").glob("*-failed")
+    assert str(failed) in document["error"]["hint"]
+    assert "flashinfer" in (failed / "decode-0" / "log.txt").read_text()
     assert "--attention-backend" in stack.record("decode-0")["argv"]
     assert "flashinfer" not in stack.record("decode-0")["argv"]
     assert stack.status() == (0, set())
