@@ -26,7 +26,7 @@ FINISH = "finish"
 """After the last step of the plan: what was done is written down, and nothing is under way any more."""
 
 _UNCORDON_WITHIN_S = 15.0
-_FAILED_WITHIN_S = 15.0
+_FAILED_WITHIN_S = 30.0
 _AT_THE_DOOR = frozenset({"uncordon", "traffic", "start:router", "await:router", "readback:router", FINISH})
 
 
