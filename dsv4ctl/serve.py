@@ -252,6 +252,7 @@ class _Await(Always):
     step: Step
 
     def run(self) -> Facts:
+        """Wait; a host that cannot be asked for a moment is asked again."""
         blind_since: float | None = None
 
         def answering() -> WorkerView | None:
@@ -313,6 +314,7 @@ class _ReadBack(Always):
     worker: Worker
 
     def run(self) -> Facts:
+        """Compare what runs with its plan."""
         from dsv4ctl.drift import drift_of
 
         record = self.serving.record_of(self.worker)

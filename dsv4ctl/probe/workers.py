@@ -59,6 +59,7 @@ class _Asking(threading.Thread):
         self.said = ""
 
     def run(self) -> None:
+        """Ask, and keep what was said."""
         import httpx
 
         url = f"{self.place.url}{_PATH}"

@@ -52,6 +52,7 @@ class Quiet:
         return host.run(["test", "-d", folder], deadline_s=HTTP_TIMEOUT_S, check=False).returncode == 0
 
     def run(self) -> Facts:
+        """Keep evidence, take out of the router, drain, or abort, as the step says."""
         restarting, step = self.restarting, self.step
         if step.id.startswith("evidence:"):
             return self._evidence()
@@ -132,6 +133,7 @@ class Ending:
         return None if there else "no engine that would be ended is running"
 
     def run(self) -> Facts:
+        """Note, end, wait, kill, or prove it gone, as the step says."""
         stopping, place = self.restarting.stopping, self.place
         if self.kind == "note":
             return self._note()

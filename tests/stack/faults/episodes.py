@@ -44,7 +44,6 @@ HALF_PATIENCE_S = 20.0
 SETTLE_WITHIN_S = 20.0
 PROBES = 3
 PROBE_WITHIN_S = 20.0
-_LOST = "NIXL_ERR_REMOTE_DISCONNECT"
 SEEN_AGAIN_WITHIN_S = 10.0
 ROUTER_CHECKS_LAST_S = 6.0
 """A check that the router began while a worker stood still fails only when its own time is over, and then counts."""
@@ -294,8 +293,7 @@ async def run_episode(stack: FaultStack, episode: Episode) -> Evidence:
             settled_s, after = await _settle(client, stack, stack.idle)
             thawed_s = max((done.at_s for done in run.done if done.action.deed == "thaw decode"), default=began)
             await asyncio.sleep(max(0.0, thawed_s + ROUTER_CHECKS_LAST_S - time.monotonic()))
-            met = any(outcome.fate == "refused" for outcome in outcomes)
-            probes = await _probe(client, stack, episode, loss_unmet=not met)
+            probes = await _probe(client, stack, episode)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -348,19 +346,15 @@ def _is_idle(held: Mapping[str, int], idle: Mapping[str, int] | None) -> bool:
     return not any(count for name, count in held.items() if name.startswith("num_") or name.endswith("_reqs"))
 
 
-async def _probe(
-    client: httpx.AsyncClient, stack: FaultStack, episode: Episode, *, loss_unmet: bool
-) -> tuple[Outcome, ...]:
+async def _probe(client: httpx.AsyncClient, stack: FaultStack, episode: Episode) -> tuple[Outcome, ...]:
     """A few further requests, one after the other, each of which must succeed.
 
     After a worker was gone, or stood still for longer than the router's own checks allow, the first is asked again
-    until the router has noticed that it is back, within SEEN_AGAIN_WITHIN_S. UCX notices a lost connection when it is
-    next used, and the request that uses it fails: where none of the episode's did, the first of these may.
+    until the router has noticed that it is back, within SEEN_AGAIN_WITHIN_S.
     """
     rng = random.Random(f"probes {episode.seed}")
     unseen = any(action.deed in ("start decode", "start prefill", "refill prefill") for action in episode.actions)
     patience = time.monotonic() + (SEEN_AGAIN_WITHIN_S if unseen else 0.0)
-    may_meet = loss_unmet and any(action.deed == "lose links" for action in episode.actions)
     found: list[Outcome] = []
     while len(found) < PROBES:
         number = len(found)
@@ -368,9 +362,6 @@ async def _probe(
         asked = Asked(f"probe-{episode.seed}-{number}", 0.0, "generate", number % 2 == 1, len(prompt.text))
         outcome = await _ask_once(client, stack, asked, prompt)
         if outcome.fate == "answered" or found or time.monotonic() >= patience:
-            if may_meet and outcome.fate == "refused" and _LOST in outcome.error:
-                may_meet = False
-                continue
             found.append(outcome)
         else:
             await asyncio.sleep(0.5)
