@@ -203,11 +203,11 @@ def outcomes(asked: Mapping[str, Mapping[str, Probe]]) -> dict[str, dict[str, bo
     return {thread: {name: probe.passed for name, probe in group.items()} for thread, group in asked.items()}
 
 
-def apply_patches() -> None:
-    """As the plugin does, those of this subject alone."""
+def apply_patches(*names: str) -> None:
+    """As the plugin does, these alone."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    registry.apply({}, [patch for patch in registry.discover() if patch.name in PATCHES])
+    registry.apply({}, [patch for patch in registry.discover() if patch.name in names])
     HookRegistry.apply_hooks()
 
 
@@ -216,7 +216,7 @@ def main(arm: str) -> None:
     logging.disable(logging.CRITICAL)
     threading.excepthook = lambda _: None
     if arm == "patched":
-        apply_patches()
+        apply_patches(*PATCHES)
     json.dump({"sglang": version("sglang"), **outcomes(probes())}, sys.stdout, indent=1)
     sys.stdout.flush()
     os._exit(0)  # NIXL's threads never end, and are no daemons

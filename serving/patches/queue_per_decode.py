@@ -26,6 +26,7 @@ PATCH = Patch(
         Upstream(_NIXL, "NixlKVManager.add_transfer_request", ("ebba182a79e9",)),
         Upstream(_NIXL, "NixlKVManager.transfer_worker", ("cc3cd6b8e40c",)),
         Upstream(_NIXL, "NixlKVManager.__init__", ("e8fd7f256acb",)),
+        Upstream("sglang.srt.disaggregation.common.utils", "FastQueue", ("9fd5674dce09",)),
     ),
     required=False,
 )

@@ -33,7 +33,7 @@ def reload_peers(original: Untyped, manager: Untyped, room_transfer_infos: Mappi
     """Around SGLang's look at the peers of a room whose transfer failed, in the worker that alone uses them."""
     rooms = {info.room for info in room_transfer_infos.values()} & _doubtful(manager)
     are_gone = True
-    if rooms or _is_about_the_connection(sys.exception()):
+    if rooms or is_about_the_connection(sys.exception()):
         # All of them, also after one that NIXL does not let go of.
         dropped = [_drop(manager, name, at_once=bool(rooms)) for name in room_transfer_infos]
         are_gone = all(dropped)
@@ -47,6 +47,20 @@ def reload_peers(original: Untyped, manager: Untyped, room_transfer_infos: Mappi
             manager._deferred_ack_poisoned_rooms.add(room)
         manager._maybe_ack_drained_abort(room)
     original(manager, room_transfer_infos)
+
+
+def close(manager: Untyped, room: int, room_transfer_infos: Mapping[str, Untyped]) -> bool:
+    """Close the connections of a room whose transfer failed; whether nothing can arrive on them any more.
+
+    It is in doubt no more then. SGLang's look at its peers, which comes next, connects them again.
+    """
+    is_doubtful = room in _doubtful(manager)
+    if not all(_drop(manager, name, at_once=is_doubtful) for name in room_transfer_infos):
+        return False
+    if is_doubtful:
+        _doubtful(manager).discard(room)
+        manager._staging_outstanding[room] -= 1
+    return True
 
 
 def _tell(manager: Untyped, room: int, infos: Mapping[str, Untyped], error: BaseException | None) -> None:
@@ -67,7 +81,8 @@ def _doubtful(manager: Untyped) -> set[int]:
     return rooms
 
 
-def _is_about_the_connection(error: BaseException | None) -> bool:
+def is_about_the_connection(error: BaseException | None) -> bool:
+    """Whether a transfer worker's error says of a transfer that its connection failed, or may have."""
     from sglang.srt.disaggregation.nixl.conn import _NIXL_TRANSPORT_ERRORS
 
     if isinstance(error, _NIXL_TRANSPORT_ERRORS) or isinstance(error and error.__cause__, _NIXL_TRANSPORT_ERRORS):
