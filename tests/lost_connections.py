@@ -72,6 +72,8 @@ class Agent:
     def check_xfer_state(self, _: str) -> str:
         """What became of a write."""
         state, self.states = self.states[:1], self.states[1:]
+        if state == ("lost",):
+            raise LOST("NIXL_ERR_REMOTE_DISCONNECT")
         return state[0] if state else "DONE"
 
     def check_remote_metadata(self, _: str) -> bool:
@@ -82,7 +84,7 @@ class Agent:
         """Close the connection."""
         if not self.lets_go:
             raise LOST("NIXL_ERR_NOT_FOUND")
-        self.is_known = False
+        self.is_known, self.states = False, ()
 
     def add_remote_agent(self, _: bytes) -> None:
         """Register the peer."""
@@ -197,7 +199,9 @@ def main(arm: str) -> None:
         "the request ends meanwhile": worked(Agent(posts=("lost",)), ONE, failed_while_connecting),
         "NIXL does not let go": worked(Agent(posts=("lost",), lets_go=False), ONE),
         "staging": worked(Agent(posts=("lost",)), ONE, with_staging),
-        "a write goes on": worked(Agent(states=("PROC", "ERR") * 10_000), ONE),
+        "a write": worked(Agent(states=("PROC", "PROC", "lost")), ONE),
+        "a write goes on": worked(Agent(states=("PROC", "ERR") * 10_000, lets_go=False), ONE),
+        "a write beside one that goes on": worked(Agent(states=("PROC", "ERR") * 10_000), ONE),
         "connected just now": worked(Agent(states=("ERR",)), ONE, just_connected),
         "another cause": worked(Agent(), ONE, badly_asked),
     }

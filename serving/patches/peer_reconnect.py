@@ -26,6 +26,11 @@ PATCH = Patch(
             "serving.transfer.once_more:work",
         ),
         Hook(
+            "sglang.srt.disaggregation.nixl.conn.NixlKVManager._await_handles",
+            "around",
+            "serving.transfer.once_more:await_handles",
+        ),
+        Hook(
             "sglang.srt.disaggregation.nixl.conn.NixlKVManager.conclude_failure",
             "around",
             "serving.transfer.once_more:conclude_failure",
@@ -48,6 +53,7 @@ PATCH = Patch(
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._reload_invalidated_peers", ("fc856e5912c1",)),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager.transfer_worker", ("cc3cd6b8e40c",)),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._post_xfer", ("55d6bba452cd",)),
+        Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager._await_handles", ("1574d48c797b",)),
         Upstream("sglang.srt.disaggregation.nixl.conn", "NixlKVManager.check_status", ("6b6199d72ee6",)),
         Upstream("sglang.srt.disaggregation.common.conn", "CommonKVManager.conclude_failure", ("341fd988d2e7",)),
         Upstream("sglang.srt.disaggregation.common.utils", "TransferKVChunk", ("d31a487a5c5b",)),

@@ -23,6 +23,8 @@ class Chunks(Taken):
         super().__init__(take)
         self._given_back = False
         self.is_second_try = False
+        self.is_closed = False
+        """Whether the connections of the chunk's room were closed because its writes did not settle."""
 
     def give_back(self) -> None:
         """The chunk that was taken last is taken again: before any later one, which may be the last of its room."""
@@ -30,7 +32,7 @@ class Chunks(Taken):
 
     def take(self, *args: Untyped, **named: Untyped) -> Untyped:
         """The chunk that was given back, or the next one, once there is one."""
-        self.is_second_try, self._given_back = self._given_back, False
+        self.is_second_try, self._given_back, self.is_closed = self._given_back, False, False
         return self.last if self.is_second_try else super().take(*args, **named)
 
 
@@ -46,6 +48,25 @@ def work(original: Callable[..., None], manager: Untyped, queue: Untyped, *rest:
     _here.chunks = Chunks(queue.get)
     queue.get = _here.chunks.take
     original(manager, queue, *rest, **named)
+
+
+def await_handles(
+    original: Callable[..., tuple[bool, bool]], manager: Untyped, handles: Untyped, *, failure_seen: bool
+) -> tuple[bool, bool]:
+    """Around SGLang's wait for the writes of a chunk: what does not settle, settles when its connections are closed.
+
+    NIXL has no state of a write whose connection was lost under it, and SGLang takes that for a write that goes on.
+    """
+    chunks = _here.chunks
+    if chunks is None:
+        return original(manager, handles, failure_seen=failure_seen)
+    if not chunks.is_closed:
+        settled, failed = original(manager, handles, failure_seen=failure_seen)
+        infos = manager.transfer_infos.get(chunks.last.room)
+        if settled or infos is None or not reconnect.close(manager, chunks.last.room, infos, at_once=True):
+            return settled, failed
+        chunks.is_closed = True
+    return True, True
 
 
 def conclude_failure(
@@ -80,4 +101,4 @@ def _can_go_again(manager: Untyped, room: int, chunks: Chunks) -> bool:
         or not reconnect.is_about_the_connection(sys.exception())
     ):
         return False
-    return reconnect.close(manager, room, infos)
+    return reconnect.close(manager, room, infos, at_once=False)

@@ -49,13 +49,13 @@ def reload_peers(original: Untyped, manager: Untyped, room_transfer_infos: Mappi
     original(manager, room_transfer_infos)
 
 
-def close(manager: Untyped, room: int, room_transfer_infos: Mapping[str, Untyped]) -> bool:
+def close(manager: Untyped, room: int, room_transfer_infos: Mapping[str, Untyped], *, at_once: bool) -> bool:
     """Close the connections of a room whose transfer failed; whether nothing can arrive on them any more.
 
     It is in doubt no more then. SGLang's look at its peers, which comes next, connects them again.
     """
     is_doubtful = room in _doubtful(manager)
-    if not all(_drop(manager, name, at_once=is_doubtful) for name in room_transfer_infos):
+    if not all(_drop(manager, name, at_once=at_once or is_doubtful) for name in room_transfer_infos):
         return False
     if is_doubtful:
         _doubtful(manager).discard(room)

@@ -13,6 +13,8 @@ ARRIVED = [["arrived", None]]
 CERTAIN = {
     "a post": ["KV of 0", "KV of 1", "token"],
     "a handle": ["KV of 0", "token", "KV of 0", "token"],
+    "a write": ["KV of 0", "token", "KV of 0", "token"],
+    "a write beside one that goes on": ["KV of 0", "token", "KV of 0", "token"],
     "a second post": ["KV of 0", "KV of 0", "token"],
 }
 """What is written in all, where it is certain that nothing of the first try can arrive after the second."""
@@ -48,4 +50,4 @@ def test_a_request_that_ended_while_the_connection_was_made_is_not_sent() -> Non
 @pytest.mark.parametrize("way", CERTAIN)
 def test_the_installed_sglang_still_fails_the_request(way: str) -> None:
     """Once this fails, look whether `peer-reconnect` has to send again."""
-    assert {status for status, _ in seen("stock")[way]["told"]} == {"failed"}
+    assert ["arrived", None] not in seen("stock")[way]["told"]
