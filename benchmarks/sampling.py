@@ -16,12 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from dsv4ctl.hosts.ssh import SshHost
 from dsv4ctl.inflight.collect import PrefillLook
+from dsv4ctl.inflight.pages import Pages
 from dsv4ctl.inflight.watching import Pace, watch
 from dsv4ctl.procfs import descendants, processes
 from tests.engine import HOST, Dsv4, StackProfile, write_profile
@@ -135,8 +136,8 @@ def main(arguments: list[str]) -> int:
             os.environ["DSV4CTL_SSH_CONFIG"] = str(net.config)
             bench = Bench(profile.ports[2], net, [pid, net.target.process.pid])
             host = SshHost("direct")
-            with host.http(timeout_s=5.0) as client:
-                look = PrefillLook("prefill-0", f"http://127.0.0.1:{bench.port}", client, time.monotonic())
+            with closing(Pages(f"http://127.0.0.1:{bench.port}", host.transport())) as pages:
+                look = PrefillLook("prefill-0", pages, time.monotonic())
                 look.look()
                 costs = [
                     bench.measure("the loop within one ssh", lambda: bench.loop(options.looks)),

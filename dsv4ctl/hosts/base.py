@@ -136,6 +136,10 @@ class Host(Protocol):
         Keep-alive is on. The caller closes it. It raises httpx errors; a lost connection is an httpx.TransportError.
         """
 
+    def transport(self) -> "httpx.BaseTransport":
+        """What `http` sends its requests through, for who asks the same thing many times a second. The caller closes
+        it. Each request says its own timeouts."""
+
     def follow(self, source: LogSource, *, tail_lines: int = 0) -> LogStream:
         """Follow a log, beginning with its last `tail_lines` lines."""
 

@@ -134,7 +134,11 @@ class LocalHost:
 
     def http(self, *, timeout_s: float) -> httpx.Client:
         """A plain client (see `Host.http`). Proxies of the environment are not for our loopback."""
-        return httpx.Client(timeout=timeout_s, trust_env=False, verify=trusted())
+        return httpx.Client(transport=self.transport(), timeout=timeout_s, trust_env=False)
+
+    def transport(self) -> httpx.BaseTransport:
+        """Below a plain client (see `Host.transport`)."""
+        return httpx.HTTPTransport(verify=trusted(), trust_env=False)
 
     def follow(self, source: LogSource, *, tail_lines: int = 0) -> LogStream:
         """Follow a log (see `Host.follow`). The follower ends when we do, whatever way we end."""

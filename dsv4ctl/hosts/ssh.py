@@ -163,7 +163,11 @@ class SshHost:
 
     def http(self, *, timeout_s: float) -> httpx.Client:
         """A client whose connections the host makes (see `Host.http`). It speaks http, which SSH encrypts."""
-        return httpx.Client(transport=SshTransport(self._connection), timeout=timeout_s, trust_env=False)
+        return httpx.Client(transport=self.transport(), timeout=timeout_s, trust_env=False)
+
+    def transport(self) -> httpx.BaseTransport:
+        """Connections that the host makes, below a client (see `Host.transport`)."""
+        return SshTransport(self._connection)
 
     def follow(self, source: LogSource, *, tail_lines: int = 0) -> LogStream:
         """Follow a log (see `Host.follow`). A follower holds a session; a full connection gets a second beside it."""

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dsv4ctl.errors import Dsv4Error, HostUnreachable
+from dsv4ctl.errors import Dsv4Error
 from dsv4ctl.inflight.freshness import Freshness
 from dsv4ctl.inflight.lines import event_of
+from dsv4ctl.inflight.pages import Answer, CannotSample, NoSuchPage, Pages
 from dsv4ctl.inflight.readings import left_by_rank, left_of_loads, left_of_metrics, queue_of_load, queues_of_gauge
 from dsv4ctl.inflight.sample import Decode, Event, Queue, Sample
 from dsv4ctl.metrics.exposition import Exposition, Unreadable, parse_exposition
@@ -17,8 +18,6 @@ from dsv4ctl.metrics.loads import PATH, Load, parse_loads
 from dsv4ctl.printable import printable
 
 if TYPE_CHECKING:
-    import httpx
-
     from dsv4ctl.hosts.base import LogStream
 
 # Rendering /metrics costs the engine a hundred milliseconds and more, /v1/loads a few.
@@ -26,8 +25,6 @@ METRICS_EVERY_S = 5.0
 LINE_WITHIN_S = 0.5
 """What the log's follower may be behind the engine, when it is known that there is a line that names a request."""
 
-ANSWER_WITHIN_S = 10.0
-LARGEST_ANSWER = 64 * 1024 * 1024
 LOADS_AGAIN_S = 10.0
 """After so long an engine that had no loads is asked for them again."""
 
@@ -35,25 +32,6 @@ LINES_WITHIN_S = 2.0
 """For so long at most a look reads lines that are there already."""
 
 _FIRES_REMEMBERED = 4096
-# An engine with --api-key has its metrics open to everybody, and its loads not.
-_NOT_FOR_US = frozenset({400, 401, 403, 404, 405, 501})
-
-
-class CannotSample(Exception):
-    """A worker could not be looked at, and why."""
-
-
-class NoSuchPage(CannotSample):
-    """It answers, and has no such page for us: an older engine, or one that wants a key for it."""
-
-
-@dataclass
-class _Answer:
-    """What an engine answered: the body, the Date header, and how long it took."""
-
-    body: bytes
-    served: str | None
-    took_s: float
 
 
 @dataclass
@@ -61,8 +39,7 @@ class DecodeLook:
     """One decode worker, asked again and again."""
 
     name: str
-    url: str
-    client: "httpx.Client"
+    pages: Pages
     clock: Callable[[], float] = time.monotonic
     answers: bool = True
     _fresh: dict[int, Freshness] = field(default_factory=dict)
@@ -72,7 +49,7 @@ class DecodeLook:
         whether it answered at all."""
         self.answers = False
         try:
-            answer = _get(self.client, self.url + PATH, self.clock)
+            answer = self.pages.get(PATH)
             self.answers = True
             loads = _loads(answer)
         except CannotSample:
@@ -92,8 +69,7 @@ class PrefillLook:
     """One prefill worker, asked again and again. Its log is followed where `open_log` opens one."""
 
     name: str
-    url: str
-    client: "httpx.Client"
+    pages: Pages
     began_s: float
     open_log: "Callable[[], LogStream] | None" = None
     clock: Callable[[], float] = time.monotonic
@@ -144,7 +120,7 @@ class PrefillLook:
     def _queues(self) -> tuple[tuple[Queue, ...], Mapping[str, float], float]:
         if self.clock() >= self._loads_again_s:
             try:
-                answer = _get(self.client, self.url + PATH, self.clock)
+                answer = self.pages.get(PATH)
                 loads = _loads(answer)
             except NoSuchPage:
                 loads = ()
@@ -172,9 +148,11 @@ class PrefillLook:
             return (Queue("log", 0, self._last_batch.count or 0),), {}, took_s
         # What it has not got now it may have when it is up.
         self._loads_again_s = float("-inf")
-        raise CannotSample(f"{self.url} says nothing of an inflight queue, in /v1/loads or in /metrics: is it prefill?")
+        raise CannotSample(
+            f"{self.pages.url} says nothing of an inflight queue, in /v1/loads or in /metrics: is it prefill?"
+        )
 
-    def _of_loads(self, loads: Sequence[Load], answer: _Answer) -> tuple[Queue, ...]:
+    def _of_loads(self, loads: Sequence[Load], answer: Answer) -> tuple[Queue, ...]:
         now_s = self.clock()
         found = []
         for load in loads:
@@ -207,7 +185,7 @@ class PrefillLook:
             return
         self._metrics_s = now_s
         try:
-            answer = _get(self.client, self.url + "/metrics", self.clock)
+            answer = self.pages.get("/metrics")
             self.metrics = parse_exposition(answer.body.decode(errors="replace"))
         except (CannotSample, Unreadable):
             # An engine without --enable-metrics; its counters are not known then.
@@ -258,39 +236,14 @@ class PrefillLook:
             self._log = None
 
 
-def _get(client: "httpx.Client", url: str, clock: Callable[[], float]) -> _Answer:
-    import httpx
-
-    began_s = clock()
-    body = bytearray()
-    try:
-        with client.stream("GET", url) as reply:
-            for part in reply.iter_bytes():
-                body += part
-                # The client's own timeout is of each part, and an answer may come a byte at a time, or never end.
-                if clock() - began_s > ANSWER_WITHIN_S:
-                    raise CannotSample(f"{url}: no whole answer within {ANSWER_WITHIN_S:g} s")
-                if len(body) > LARGEST_ANSWER:
-                    raise CannotSample(f"{url}: the answer is longer than {LARGEST_ANSWER} bytes")
-    except httpx.HTTPError as error:
-        raise CannotSample(f"{url}: {type(error).__name__}: {error}") from error
-    except HostUnreachable as error:
-        raise CannotSample(str(error)) from error
-    if reply.status_code in _NOT_FOR_US:
-        raise NoSuchPage(f"{url} answered HTTP {reply.status_code}")
-    if reply.status_code != httpx.codes.OK:
-        raise CannotSample(f"{url} answered HTTP {reply.status_code}")
-    return _Answer(bytes(body), reply.headers.get("date"), clock() - began_s)
-
-
-def _loads(answer: _Answer) -> tuple[Load, ...]:
+def _loads(answer: Answer) -> tuple[Load, ...]:
     try:
         return parse_loads(json.loads(answer.body))
     except (ValueError, RecursionError) as error:
         raise CannotSample(f"/v1/loads is not understood: {error}") from error
 
 
-def _age_s(fresh: dict[int, Freshness], load: Load, now_s: float, answer: _Answer) -> float | None:
+def _age_s(fresh: dict[int, Freshness], load: Load, now_s: float, answer: Answer) -> float | None:
     """How old a load is at most; None where it does not say of when it is."""
     if load.published_at is None:
         return None

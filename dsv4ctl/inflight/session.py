@@ -13,6 +13,7 @@ from dsv4ctl.console import Console, make_table
 from dsv4ctl.errors import Interrupted, OperationFailed, UsageError
 from dsv4ctl.inflight.collect import DecodeLook, PrefillLook
 from dsv4ctl.inflight.judge import Judge, Limits
+from dsv4ctl.inflight.pages import Pages
 from dsv4ctl.inflight.readings import DWELL
 from dsv4ctl.inflight.recording import Header, Recording, write_header, write_sample
 from dsv4ctl.inflight.report import Report, Story
@@ -33,7 +34,6 @@ Until = Literal["idle", "pinned", "fired"]
 Taken = Callable[[Sample, Sequence[Verdict]], None]
 """What else is to be done with each sample and what is said of it."""
 
-_HTTP_TIMEOUT_S = 5.0
 # An engine that has just come to a stop was idle a moment ago.
 _IDLE_WITHIN_S = 3.0
 _QUANTILES = {"half": 0.5, "90 %": 0.9, "99 %": 0.99}
@@ -87,15 +87,16 @@ def open_looks(target: "Target", clock: Callable[[], float] = time.monotonic) ->
         prefills, decodes = [], []
         for host, worker in members:
             place = target.fleet[host]
-            url = f"http://{worker.listen}:{worker.port}"
+            if worker.role not in ("prefill", "decode"):
+                continue
+            pages = Pages(f"http://{worker.listen}:{worker.port}", place.host.transport(), clock)
+            exits.callback(pages.close)
             if worker.role == "prefill":
-                client = exits.enter_context(place.host.http(timeout_s=_HTTP_TIMEOUT_S))
-                look = PrefillLook(worker.name, url, client, began_s, _log_of(place, worker), clock)
+                look = PrefillLook(worker.name, pages, began_s, _log_of(place, worker), clock)
                 exits.callback(look.close)
                 prefills.append(look)
-            elif worker.role == "decode":
-                client = exits.enter_context(place.host.http(timeout_s=_HTTP_TIMEOUT_S))
-                decodes.append(DecodeLook(worker.name, url, client, clock))
+            else:
+                decodes.append(DecodeLook(worker.name, pages, clock))
         yield Watched(tuple(prefills), tuple(decodes))
 
 

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from dsv4ctl.errors import Interrupted, OperationFailed
 from dsv4ctl.hosts.base import LogStream
 from dsv4ctl.inflight.collect import PrefillLook
 from dsv4ctl.inflight.judge import Judge
+from dsv4ctl.inflight.pages import Pages
 from dsv4ctl.inflight.readings import hash_of
 from dsv4ctl.inflight.report import Story
 from dsv4ctl.inflight.sample import Decode, Event, Queue, Sample
@@ -178,8 +180,8 @@ class Engine:
 
 
 def looked(engine: Engine, looks: int, **more: Any) -> list[Sample]:
-    with httpx.Client(transport=httpx.MockTransport(engine)) as client:
-        look = PrefillLook("p", "http://p", client, 0.0, **more)
+    with closing(Pages("http://p", httpx.MockTransport(engine))) as pages:
+        look = PrefillLook("p", pages, 0.0, **more)
         return [look.look() for _ in range(looks)]
 
 
