@@ -26,7 +26,7 @@ from dsv4ctl.preflight import (
     check_strays,
     gpus_changed,
 )
-from dsv4ctl.procfs import cmdline, listeners, marked_processes, memory_of
+from dsv4ctl.procfs import commands_of, listeners, marked_processes, memory_of
 from dsv4ctl.profile.keys import Problem, ProfileError
 from dsv4ctl.profile.loading import LoadedProfile
 from dsv4ctl.profile.lookup import reference
@@ -301,11 +301,7 @@ def preflight(
         gone = (leaving or {}).get(name, ())
         held = [listener for listener in listeners(place.host) if not set(listener.pids) & set(gone)]
         ours = {port for worker in workers for port in worker.ports.values()}
-        commands = {
-            listener.pid: " ".join(cmdline(place.host, listener.pid))[:80]
-            for listener in held
-            if listener.port in ours and listener.pid is not None
-        }
+        commands = commands_of(place.host, held, ours)
         findings += check_engine(name, place.site.python, profile.engine.version, facts[name])
         units = marked_processes(place.host, UNIT_VARIABLE)
         own = {worker.unit for worker in workers}

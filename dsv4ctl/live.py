@@ -19,6 +19,8 @@ COLUMNS = (
     Column("waits for", fold=True),
 )
 _LAST_STEPS = 6
+_ENDED = {"done": "", "failed": ": FAILED", "interrupted": ": INTERRUPTED"}
+"""What is said behind a step that has ended so."""
 
 
 def age_text(seconds: float | None) -> str:
@@ -115,9 +117,9 @@ class LiveView:
         self._console.event({"step": step.id, "state": state, "seconds": seconds, "detail": detail})
         if state == "begin":
             self._now = step.title
-        elif state in {"done", "failed"}:
+        elif state in _ENDED:
             self._now = ""
-            self._note(f"{age_text(seconds):>7}  {step.title}{'' if state == 'done' else ': FAILED'}")
+            self._note(f"{age_text(seconds):>7}  {step.title}{_ENDED[state]}")
         self._draw()
 
     def say(self, text: str) -> None:

@@ -237,7 +237,10 @@ def death(view: WorkerView, profile: str) -> OperationFailed:
     if view.first_error is not None:
         why = str(view.first_error)
     elif view.exit_code == -9:
-        why = "nothing in its log says why; the kernel ends a process so when memory runs out (see `dmesg`)"
+        why = (
+            "nothing in its log says why: SIGKILL is what the kernel sends when memory runs out (see `dmesg`), and "
+            "dsv4ctl to an engine that does not end by itself"
+        )
     else:
         why = f"no error was recognised in its log; the last line is: {view.last_line or '(empty)'}"
     return OperationFailed(what, why=why, hint=logs_command(view.name, profile))

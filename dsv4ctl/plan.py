@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dsv4ctl.errors import Dsv4Error
+from dsv4ctl.errors import Dsv4Error, Interrupted
 from dsv4ctl.journal import JournalSink
 from dsv4ctl.signals import Interrupts
 
@@ -53,7 +53,7 @@ class Always:
 
 
 class Outcome(Protocol):
-    """Told of every change of a step's state: "begin", "done", "already" or "failed"."""
+    """Told of every change of a step's state: "begin", "done", "already", "failed" or "interrupted"."""
 
     def __call__(self, step: Step, state: str, seconds: float | None, detail: str | None) -> None: ...
 
@@ -66,6 +66,11 @@ class Timed:
     state: str
     seconds: float
     facts: Facts = field(default_factory=dict)
+
+
+def how_it_ended(error: BaseException) -> str:
+    """What is said of the step that raised this."""
+    return "interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
 
 
 def execute(
@@ -102,8 +107,9 @@ def execute(
             facts = action.run()
         except (Dsv4Error, KeyboardInterrupt) as error:
             seconds = clock() - began
-            journal.write("failed", step=step.id, seconds=round(seconds, 3), error=str(error) or type(error).__name__)
-            report(step, "failed", seconds, str(error))
+            state = how_it_ended(error)
+            journal.write(state, step=step.id, seconds=round(seconds, 3), error=str(error) or type(error).__name__)
+            report(step, state, seconds, str(error))
             raise
         seconds = clock() - began
         journal.write("done", step=step.id, seconds=round(seconds, 3), facts=facts)

@@ -5,10 +5,11 @@ user cannot look into the processes of others, and then the answer says so inste
 `hidepid` hides them altogether.
 """
 
+import contextlib
 import ipaddress
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,8 @@ USER_HZ = 100
 """Clock ticks a second in /proc. The kernel's interface fixes it at 100 on x86-64 and arm64, whatever its own HZ is."""
 
 _DEADLINE_S = 20.0
+_SHOWN = 80
+"""Characters of a command that is shown."""
 
 # pid (comm) state and then numbers only. The kernel does not escape comm, which a process may set to anything of at
 # most 15 bytes: spaces, newlines, ") R 1 1". It cannot hold the forty numbers that follow, so the first ")" with
@@ -189,6 +192,20 @@ def cmdline(host: Host, pid: int) -> tuple[str, ...]:
     first, *others = (part.decode(errors="backslashreplace") for part in data.removesuffix(b"\0").split(b"\0"))
     # A title shorter than the arguments it was written over is padded with NULs, which look like empty arguments.
     return (first, *others) if any(others) else (first,) if first else ()
+
+
+def commands_of(host: Host, listeners: "Iterable[Listener]", ports: Collection[int]) -> dict[int, str]:
+    """The command, by pid, of each process that listens on one of these ports; without those that have ended.
+
+    Raises:
+        HostUnreachable
+    """
+    found: dict[int, str] = {}
+    for listener in listeners:
+        if listener.port in ports and listener.pid is not None:
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                found[listener.pid] = " ".join(cmdline(host, listener.pid))[:_SHOWN]
+    return found
 
 
 # Sockets are joined to processes by inode. find reads the links of every /proc/PID/fd we may read, in one go; it fails

@@ -48,6 +48,11 @@ def settings_of(
             return Settings(worker, role, PATH, {name: str(told[name]) for name in names if name in told})
     except (httpx.HTTPError, ValueError):
         pass
+    return settings_of_argv(worker, role, argv)
+
+
+def settings_of_argv(worker: str, role: str, argv: Sequence[str] | None) -> Settings | None:
+    """What an engine's command line says of it; None where that cannot be read."""
     return None if argv is None else Settings(worker, role, "its command line", by_argv(argv))
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from dsv4ctl.errors import DeadlineExceeded, Dsv4Error, HostUnreachable, Interrupted, OperationFailed
 from dsv4ctl.journal import Diary, JournalSink, NotWritten
 from dsv4ctl.locks import LockLost
-from dsv4ctl.plan import Outcome, Step, Timed, execute
+from dsv4ctl.plan import Outcome, Step, Timed, execute, how_it_ended
 from dsv4ctl.restart.acts import action_for
 from dsv4ctl.restart.ending import QUIET
 from dsv4ctl.restart.evidence import keep_evidence
@@ -125,8 +125,8 @@ def _execute(work: Work, restarting: Restarting, steps: Sequence[Step], course: 
                 report=work.report,
                 before_step=work.before_step,
             )
-        except (Dsv4Error, KeyboardInterrupt):
-            course.add(Timed(step, "failed", work.clock() - began))
+        except (Dsv4Error, KeyboardInterrupt) as error:
+            course.add(Timed(step, how_it_ended(error), work.clock() - began))
             raise
         course.add(timed)
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from dsv4ctl.errors import DeadlineExceeded, VerificationFailed
 from dsv4ctl.fleet import Place
 from dsv4ctl.plan import Facts, Step
-from dsv4ctl.procfs import listeners
+from dsv4ctl.preflight import check_ports
+from dsv4ctl.procfs import commands_of, listeners
 from dsv4ctl.restart.evidence import keep_evidence
 from dsv4ctl.restart.gpus import indices_of, not_given_back, read_gpu_use
 from dsv4ctl.restart.restarting import ABORT_PATCH, HTTP_TIMEOUT_S, Restarting
@@ -62,7 +63,9 @@ class Quiet:
         restarting.mark(step)
         if step.id == "drain":
             ended, held = drain(
-                lambda: restarting.held(workers), within_s=step.deadline_s, sleep=restarting.context.interrupts.sleep
+                lambda answer_s: restarting.held(workers, answer_s),
+                within_s=step.deadline_s,
+                sleep=restarting.context.interrupts.sleep,
             )
             return {"drained": ended, "left": [str(one) for one in held if one.requests != 0]}
         return self._abort(workers)
@@ -105,7 +108,9 @@ class Quiet:
             return {**facts, "aborted": 0, "why_not": _HALF_AN_ANSWER}
         said = abort_all(restarting.fleet, workers)
         ended, after = drain(
-            lambda: restarting.held(workers), within_s=self.step.deadline_s, sleep=restarting.context.interrupts.sleep
+            lambda answer_s: restarting.held(workers, answer_s),
+            within_s=self.step.deadline_s,
+            sleep=restarting.context.interrupts.sleep,
         )
         refused = {name: why for name, why in said.items() if why}
         facts |= {"aborted": in_all(held) if len(refused) < len(said) else 0, "ended": ended, "refused": refused}
@@ -161,9 +166,9 @@ class Ending:
         ours = [pid for one in restarting.before.running if one.host == place.name for pid in one.pids]
         ours += restarting.before.pids_of_old
         gpus = self._gpus_free(ours)
-        self._ports_free()
         restarting.stopping.forget_units(place)
         restarting.mark(step, "down")
+        self._ports_free()
         return {"removed_segments": proof["removed_segments"], "gpus": gpus}
 
     def _gpus_free(self, ours: Sequence[int]) -> int:
@@ -191,25 +196,18 @@ class Ending:
             raise VerificationFailed(
                 error.what,
                 why="; ".join(left),
-                hint="see `nvidia-smi` there; then run this again: it goes on from here",
+                hint="see `nvidia-smi` there",
             ) from error
         return len(wanted)
 
     def _ports_free(self) -> None:
         place = self.place
-        wanted = {
-            port: f"the {purpose} port of {worker.name}"
-            for worker in self.restarting.scope.started_anew
-            if worker.host == place.name
-            for purpose, port in worker.ports.items()
-        }
-        held = [listener for listener in listeners(place.host) if listener.port in wanted]
-        if held:
-            words = ", ".join(
-                f"{listener.port} ({wanted[listener.port]}) by {f'pid {listener.pid}' if listener.pid else 'somebody'}"
-                for listener in held
-            )
+        workers = [worker for worker in self.restarting.scope.started_anew if worker.host == place.name]
+        ports = {port for worker in workers for port in worker.ports.values()}
+        held = listeners(place.host)
+        taken = check_ports(workers, held, commands_of(place.host, held, ports))
+        if taken:
             raise VerificationFailed(
-                f"ports on {place.name} are held that the new engines need: {words}",
-                hint="the old engines are gone; free the ports and run this again, it goes on from here",
+                f"the new engines cannot be started: {'; '.join(finding.message for finding in taken)}",
+                hint=taken[0].remedy,
             )

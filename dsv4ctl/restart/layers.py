@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dsv4ctl.errors import UsageError
 from dsv4ctl.profile.overrides import is_override, taken_out
+from dsv4ctl.profile.schema import ROUTER
 from dsv4ctl.redaction import is_fingerprint, is_secret, is_secret_flag, redact
 
 Sets = tuple[str, ...]
@@ -28,6 +29,20 @@ def of_role(text: str) -> str:
         shown = text.partition("=")[0]
         raise UsageError(f"--role-set {shown}: must be ROLE:KEY=VALUE", hint="e.g. --role-set decode:SGLANG_LOG_MS=1")
     return f"{role}.{rest}"
+
+
+def refuse_router(sets: Iterable[str]) -> None:
+    """A restart leaves the router as it is, and would end the engines for a setting that they do not have.
+
+    Raises:
+        UsageError: one of these texts is a setting of the router.
+    """
+    for key in map(_key, sets):
+        if key.partition(".")[0] == ROUTER:
+            raise UsageError(
+                f"{key} is a setting of the router, which a restart of prefill and decode leaves as it is",
+                hint="`dsv4ctl stop` and `dsv4ctl serve` start the router anew",
+            )
 
 
 def layered(kept: Sequence[str], sets: Iterable[str], unsets: Iterable[str]) -> Sets:
@@ -88,7 +103,7 @@ def _restored(text: str, known: Mapping[str, str]) -> str:
     if stored in known:
         return f"{key}={known[stored]}"
     raise UsageError(
-        f"{key} was set at the start and is a secret that nobody kept",
+        f"{key} was set before, and is a secret that nobody kept",
         why="no engine that has it is running",
         hint=f"set it again (--set {key}=...), or take it out (--unset {key})",
     )

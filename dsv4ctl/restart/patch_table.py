@@ -63,18 +63,23 @@ def _asked(host: "Host", python: str, env: Mapping[str, str], *words: str) -> Ma
     return document
 
 
+class DoesNotAnswer(CannotLook):
+    """An engine says nothing at all, in the time that it was given."""
+
+
 def running_table(client: "httpx.Client", url: str) -> Table:
     """What a running engine exports; empty on one without our plugin.
 
     Raises:
-        CannotLook: it does not answer with metrics.
+        DoesNotAnswer
+        CannotLook: it answers, and not with metrics.
     """
     import httpx
 
     try:
         response = client.get(f"{url}/metrics")
     except httpx.HTTPError as error:
-        raise CannotLook(f"{url}/metrics does not answer", why=str(error) or type(error).__name__) from error
+        raise DoesNotAnswer(f"{url}/metrics does not answer", why=str(error) or type(error).__name__) from error
     if response.status_code != 200:
         raise CannotLook(f"{url}/metrics answers HTTP {response.status_code}", hint="enable-metrics in the profile")
     points = parse_exposition(response.text).named(METRIC)

@@ -1,30 +1,32 @@
 """Before anything is touched: what a restart hangs on, what the new configuration would come to, and what is known."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dsv4ctl.console import Console
+from dsv4ctl.doctor.quick import quick_findings
 from dsv4ctl.errors import CannotLook
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.knobs import lint_on
-from dsv4ctl.launch import Launch
+from dsv4ctl.launch import PREFLIGHT_CODES, Launch
 from dsv4ctl.live import LiveView
+from dsv4ctl.profile.loading import LoadedProfile
 from dsv4ctl.profile.schema import ROUTER
-from dsv4ctl.restart.agreement import Settings, by_argv, disagreements, settings_of
+from dsv4ctl.restart.agreement import Settings, by_argv, disagreements, settings_of, settings_of_argv
 from dsv4ctl.restart.changes import Change, changes_of
 from dsv4ctl.restart.checks import Checked, check_new, gpu_findings, read_gpus_of
 from dsv4ctl.restart.gpus import GpuUse
-from dsv4ctl.restart.patch_table import Table, running_table, tells
+from dsv4ctl.restart.patch_table import DoesNotAnswer, Table, running_table, tells
 from dsv4ctl.restart.plan import Scope
 from dsv4ctl.restart.restarting import ABORT_PATCH
 from dsv4ctl.restart.router import RouterWorkers
-from dsv4ctl.restart.running import Running, router_of
+from dsv4ctl.restart.running import Running, router_of, where_they_run
 from dsv4ctl.restart.safety import Safety, safety_of
 from dsv4ctl.restart.situation import Found, Only, Situation
 from dsv4ctl.restart.traffic import Held, outstanding
 from dsv4ctl.signals import Interrupts
-from dsv4ctl.stack import Worker
+from dsv4ctl.stack import Worker, build_stack
 
 GRACE_S = 2.0
 """What a drained engine gets to end by itself. SGLang looks only every 5 s whether it was asked to: waiting for that
@@ -85,7 +87,6 @@ def prepare(
     gone = (*situation.leaving, router) if silent and router is not None else situation.leaving
     checked = check_new(launch, situation.engines, [*starting, *anew], gone)
     gpus = read_gpus_of(launch, situation.engines)
-    alive = {one.name for one in situation.leaving}
     # Also what has died: the supervisor still keeps a record of it.
     ended = {
         one.name
@@ -103,9 +104,12 @@ def prepare(
         drain_s=drain_s,
         grace_s=GRACE_S,
     )
-    tables = {one.name: _table_now(found, one) for one in situation.running if one.record.role != ROUTER and one.alive}
+    interrupts.check()
+    tables, silent_engines = _tables_now(found, situation.running, interrupts)
     findings = [*linted.findings, *checked.findings, *gpu_findings(gpus, situation.engines, situation.running)]
-    findings += _agreement_now(found, situation)
+    findings += _of_the_boxes(situation)
+    interrupts.check()
+    findings += _agreement_now(found, situation, silent_engines)
     findings += _agreement_with_the_other_side(situation, only)
     findings += [
         _unseen_patches(worker) for worker in situation.engines if checked.tables.get(worker.name) and not tells(worker)
@@ -117,9 +121,9 @@ def prepare(
         checked=checked,
         findings=tuple(findings),
         changes=changes_of(situation.running, situation.engines),
-        held=outstanding(found.fleet, [w for w in stack.engines if w.name in alive]),
+        held=outstanding(found.fleet, where_they_run(stack.engines, situation.leaving)),
         gpus=gpus,
-        abort_is_error=all(tables.get(name, {}).get(ABORT_PATCH) == "applied" for name in alive),
+        abort_is_error=all(tables.get(one.name, {}).get(ABORT_PATCH) == "applied" for one in situation.leaving),
         safety=_safety(situation, only, tables),
     )
 
@@ -137,23 +141,60 @@ def _router_answers(found: Found, router: Running, interrupts: Interrupts) -> bo
     return True
 
 
-def _table_now(found: Found, one: Running) -> Table:
-    with found.fleet[one.host].host.http(timeout_s=_HTTP_TIMEOUT_S) as client:
-        try:
-            return running_table(client, f"http://{one.record.listen}:{one.record.port}")
-        except CannotLook:
-            return {}
+def _tables_now(
+    found: Found, running: Sequence[Running], interrupts: Interrupts
+) -> tuple[dict[str, Table], frozenset[str]]:
+    """The patches of every engine that is alive, by its name, and which of them do not answer: who has waited for one
+    once need not do so again."""
+    tables: dict[str, Table] = {}
+    silent: set[str] = set()
+    for one in running:
+        if one.record.role == ROUTER or not one.alive:
+            continue
+        interrupts.check()
+        with found.fleet[one.host].host.http(timeout_s=_HTTP_TIMEOUT_S) as client:
+            try:
+                tables[one.name] = running_table(client, f"http://{one.record.listen}:{one.record.port}")
+            except DoesNotAnswer:
+                silent.add(one.name)
+            except CannotLook:
+                tables[one.name] = {}
+    return tables, frozenset(silent)
 
 
-def _agreement_now(found: Found, situation: Situation) -> list[Finding]:
+def _of_the_boxes(situation: Situation) -> list[Finding]:
+    """What a start would be told of its hosts. What stands against one, and did when this stack was started, is no
+    reason to leave it as it is."""
+
+    def told(loaded: LoadedProfile) -> tuple[Finding, ...]:
+        stack = build_stack(loaded, {name: place.site for name, place in fleet.items()})
+        return quick_findings(loaded.profile, fleet, stack, without=PREFLIGHT_CODES)
+
+    fleet = situation.found.fleet
+    new = told(situation.loaded)
+    if not any(finding.severity is Severity.ERROR for finding in new):
+        return list(new)
+    before = {(finding.code, finding.message) for finding in told(situation.found.loaded)}
+    return [
+        replace(finding, severity=Severity.WARNING)
+        if finding.severity is Severity.ERROR and (finding.code, finding.message) in before
+        else finding
+        for finding in new
+    ]
+
+
+def _agreement_now(found: Found, situation: Situation, silent: frozenset[str]) -> list[Finding]:
     """How prefill and decode fit together as they run; what is wrong now is a reason to restart, and no refusal."""
     settings = []
     for one in situation.running:
         if one.record.role == ROUTER or not one.alive:
             continue
-        with found.fleet[one.host].host.http(timeout_s=_HTTP_TIMEOUT_S) as client:
-            url = f"http://{one.record.listen}:{one.record.port}"
-            told = settings_of(client, one.name, one.record.role, url, one.argv)
+        if one.name in silent:
+            told = settings_of_argv(one.name, one.record.role, one.argv)
+        else:
+            with found.fleet[one.host].host.http(timeout_s=_HTTP_TIMEOUT_S) as client:
+                url = f"http://{one.record.listen}:{one.record.port}"
+                told = settings_of(client, one.name, one.record.role, url, one.argv)
         if told is not None:
             settings.append(told)
     return [
@@ -193,8 +234,10 @@ def _router_findings(situation: Situation, router: Running | None, *, silent: bo
             Finding(
                 "ROUTER_SILENT",
                 Severity.WARNING,
-                f"the router on {router.host} does not list its workers, so it is started anew as well",
-                "nothing to do",
+                f"the router on {router.host} (pid {router.pid}) does not list its workers"
+                if router.alive
+                else f"the router on {router.host} is not running",
+                "this restart starts it anew as well; `dsv4ctl logs router` says why",
                 {"host": router.host, "pid": router.pid},
             )
         ]

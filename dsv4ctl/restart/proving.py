@@ -101,7 +101,7 @@ class Proving:
         # Of an engine that runs on, others may be using it: only what was started has to be at rest.
         workers = restarting.scope.engines
         ended, held = drain(
-            lambda: tuple(one for one in restarting.held(workers) if not one.mute),
+            lambda answer_s: tuple(one for one in restarting.held(workers, answer_s) if not one.mute),
             within_s=self.step.deadline_s,
             sleep=restarting.context.interrupts.sleep,
         )

@@ -13,8 +13,8 @@ from dsv4ctl.restart.patch_table import Table
 from dsv4ctl.restart.pending import Pending, PendingStore, Phase
 from dsv4ctl.restart.plan import Scope
 from dsv4ctl.restart.router import RouterWorkers
-from dsv4ctl.restart.running import Running
-from dsv4ctl.restart.traffic import Held, outstanding
+from dsv4ctl.restart.running import Running, where_they_run
+from dsv4ctl.restart.traffic import ANSWER_WITHIN_S, Held, outstanding
 from dsv4ctl.serve import ServeContext, Serving
 from dsv4ctl.stack import Worker
 from dsv4ctl.state import StackRecord
@@ -122,23 +122,14 @@ class Restarting:
         """The workers of the stack's router; `client` connects on its host."""
         return RouterWorkers(client, url, f"the router on {self.entry.name}", self.context.interrupts.sleep)
 
-    def held(self, workers: Sequence[Worker]) -> tuple[Held, ...]:
+    def held(self, workers: Sequence[Worker], within_s: float = ANSWER_WITHIN_S) -> tuple[Held, ...]:
         """What these engines have now."""
-        return outstanding(self.fleet, workers)
+        return outstanding(self.fleet, workers, within_s=within_s)
 
     def leaving_workers(self) -> tuple[Worker, ...]:
         """Those that are ended first, as far as they are alive: as the plan names them, where they answer now."""
-        alive = {one.name: one for one in self.before.running if one.alive and one.name in self.scope.leaving}
-        return tuple(
-            replace(
-                worker,
-                host=alive[worker.name].host,
-                listen=alive[worker.name].record.listen,
-                port=alive[worker.name].record.port,
-            )
-            for worker in self.scope.stack.engines
-            if worker.name in alive
-        )
+        leaving = [one for one in self.before.running if one.name in self.scope.leaving]
+        return where_they_run(self.scope.stack.engines, leaving)
 
     def urls_leaving(self) -> set[str]:
         """The URLs under which the router knows those that are ended."""

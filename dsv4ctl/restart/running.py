@@ -1,6 +1,6 @@
 """What runs: each worker as its process was really started, and whether it could be started so again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dsv4ctl.drift import planned_tail
@@ -114,6 +114,16 @@ def _argv(was: Running, plan: Worker | None) -> tuple[str, ...] | None:
         if len(whole) == len(stored) and redact_argv(whole)[1:] == stored[1:]:
             return (stored[0], *whole[1:])
     return None
+
+
+def where_they_run(workers: Iterable[Worker], running: Sequence[Running]) -> tuple[Worker, ...]:
+    """Those of the plan that are alive, with the addresses under which they answer now."""
+    alive = {one.name: one for one in running if one.alive}
+    return tuple(
+        replace(worker, host=one.host, listen=one.record.listen, port=one.record.port)
+        for worker in workers
+        if (one := alive.get(worker.name)) is not None
+    )
 
 
 def engines_of(running: Sequence[Running]) -> tuple[Running, ...]:

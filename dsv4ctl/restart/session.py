@@ -16,7 +16,7 @@ from dsv4ctl.locks import hold_lock
 from dsv4ctl.profile.lookup import reference
 from dsv4ctl.restart.conduct import Done, Work, carry_out
 from dsv4ctl.restart.evidence import folder_of
-from dsv4ctl.restart.layers import of_role
+from dsv4ctl.restart.layers import of_role, refuse_router
 from dsv4ctl.restart.pending import Pending, PendingStore
 from dsv4ctl.restart.plan import co_restart_plan, plan_rows
 from dsv4ctl.restart.prepare import Prepared, prepare
@@ -53,6 +53,7 @@ def run_co_restart(console: Console, wanted: Wanted) -> None:
         Dsv4Error: a step failed; the hint names the state.
     """
     settings = Settings((*wanted.sets, *map(of_role, wanted.role_sets)), wanted.unsets)
+    refuse_router(settings.sets)
     with interruptible() as interrupts, open_found(wanted.profile, open_host) as found, ExitStack() as exits:
         console.target = found.name
         locks = []

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,10 @@ from dsv4ctl.waiting import wait_until
 if TYPE_CHECKING:
     from dsv4ctl.stack import Worker
 
-_HTTP_TIMEOUT_S = 2.0
+ANSWER_WITHIN_S = 2.0
+"""For how long an engine's answer is awaited."""
+
+_SHORTEST_LOOK_S = 0.5
 _LOOK_EVERY_S = 0.2
 # A scheduler that publishes nothing for so long stands still; a stock one that has nothing to do is as silent.
 _SILENT_S = 5.0
@@ -44,9 +48,16 @@ class Held:
         return text + (f" ({self.why})" if self.why else "")
 
 
-def outstanding(fleet: Fleet, engines: Sequence["Worker"], now: Callable[[], float] = time.time) -> tuple[Held, ...]:
-    """What every engine has now. An engine that cannot be asked is said, and is no error."""
-    return tuple(_held(fleet, worker, now) for worker in engines)
+def outstanding(
+    fleet: Fleet,
+    engines: Sequence["Worker"],
+    now: Callable[[], float] = time.time,
+    *,
+    within_s: float = ANSWER_WITHIN_S,
+) -> tuple[Held, ...]:
+    """What every engine has now; all are asked at once. An engine that cannot be asked is said, and is no error."""
+    with ThreadPoolExecutor(max(1, len(engines))) as pool:
+        return tuple(pool.map(lambda worker: _held(fleet, worker, now, within_s), engines))
 
 
 def nothing_left(held: Sequence[Held]) -> bool:
@@ -55,18 +66,28 @@ def nothing_left(held: Sequence[Held]) -> bool:
 
 
 def drain(
-    look: Callable[[], tuple[Held, ...]], *, within_s: float, sleep: Callable[[float], None]
+    look: Callable[[float], tuple[Held, ...]],
+    *,
+    within_s: float,
+    sleep: Callable[[float], None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[bool, tuple[Held, ...]]:
-    """Wait until no engine has a request, at most `within_s`. Returns whether that came, and what is there then."""
+    """Wait until no engine has a request, at most `within_s`. Returns whether that came, and what is there then.
+
+    `look` is told for how long an answer may be awaited: an engine that stands still must not make this longer.
+    """
     seen: tuple[Held, ...] = ()
+    end_s = clock() + within_s
 
     def empty() -> bool:
         nonlocal seen
-        seen = look()
+        seen = look(min(ANSWER_WITHIN_S, max(_SHORTEST_LOOK_S, end_s - clock())))
         return nothing_left(seen)
 
     try:
-        wait_until(empty, deadline_s=within_s, interval_s=_LOOK_EVERY_S, what="the requests to end", sleep=sleep)
+        wait_until(
+            empty, deadline_s=within_s, interval_s=_LOOK_EVERY_S, what="the requests to end", sleep=sleep, clock=clock
+        )
     except DeadlineExceeded:
         return False, seen
     return True, seen
@@ -82,7 +103,7 @@ def abort_all(fleet: Fleet, engines: Sequence["Worker"]) -> dict[str, str]:
     said: dict[str, str] = {}
     for worker in sorted(engines, key=lambda worker: worker.role != "decode"):
         try:
-            with fleet[worker.host].host.http(timeout_s=_HTTP_TIMEOUT_S) as client:
+            with fleet[worker.host].host.http(timeout_s=ANSWER_WITHIN_S) as client:
                 response = client.post(f"{worker.url}/abort_request", json={"abort_all": True})
             said[worker.name] = "" if response.status_code == _OK else f"HTTP {response.status_code}"
         except (httpx.HTTPError, HostUnreachable) as error:
@@ -90,11 +111,11 @@ def abort_all(fleet: Fleet, engines: Sequence["Worker"]) -> dict[str, str]:
     return said
 
 
-def _held(fleet: Fleet, worker: "Worker", now: Callable[[], float]) -> Held:
+def _held(fleet: Fleet, worker: "Worker", now: Callable[[], float], within_s: float) -> Held:
     import httpx
 
     try:
-        with fleet[worker.host].host.http(timeout_s=_HTTP_TIMEOUT_S) as client:
+        with fleet[worker.host].host.http(timeout_s=within_s) as client:
             response = client.get(f"{worker.url}{PATH}")
         if response.status_code != _OK:
             mute = response.status_code == _NOT_FOUND

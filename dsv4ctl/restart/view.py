@@ -94,8 +94,8 @@ def show_report(console: Console, done: Done, seconds: float, evidence: Sequence
 
 def _words(timed: Timed) -> list[str]:
     facts, kind = timed.facts, timed.step.id.partition(":")[0]
-    if timed.state == "failed":
-        return [f"{timed.step.title}: FAILED"]
+    if timed.state in {"failed", "interrupted"}:
+        return [f"{timed.step.title}: {timed.state.upper()}"]
     if kind == "drain" and timed.state == "done":
         left = list(facts.get("left", ()))
         return ["all had ended"] if facts.get("drained") else [f"left: {', '.join(left)}"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dsv4ctl.errors import UsageError
 from dsv4ctl.profile.overrides import parse_sets
-from dsv4ctl.restart.layers import layered, of_role, redacted, restored
+from dsv4ctl.restart.layers import layered, of_role, redacted, refuse_router, restored
 
 KEYS = st.sampled_from(["SGLANG_A", "decode.SGLANG_A", "args.tp", "prefill.args.tp", "SGLANG_B"])
 SETS = st.lists(st.tuples(KEYS, st.sampled_from(["1", "2"])).map("=".join), max_size=6)
@@ -52,7 +52,7 @@ def test_secrets_are_fingerprints_and_are_found_in_what_runs() -> None:
     assert "abc" not in "".join(stored)
     assert stored[2:] == sets[2:]
     assert restored(stored, [{"HF_TOKEN": "other"}, {"HF_TOKEN": "abc", "MY_API_KEY": "xyz"}], []) == sets
-    with pytest.raises(UsageError, match="HF_TOKEN was set at the start and is a secret that nobody kept"):
+    with pytest.raises(UsageError, match="HF_TOKEN was set before, and is a secret that nobody kept"):
         restored(stored, [{"HF_TOKEN": "other"}], [])
     # Set anew it is no fingerprint, and nobody has to have kept it.
     assert restored(layered(stored, ["HF_TOKEN=new"], ["decode.MY_API_KEY"]), [], [])[-2] == "HF_TOKEN=new"
@@ -78,3 +78,12 @@ def test_a_role_that_was_forgotten_does_not_show_the_secret() -> None:
     with pytest.raises(UsageError) as caught:
         of_role("HF_TOKEN=hf_abc")
     assert "hf_abc" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["router.port=31001", of_role("router:args.policy=random"), "router.env.RUST_LOG=debug"]
+)
+def test_what_is_the_routers_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is a setting of the router"):
+        refuse_router(["SGLANG_LOG_MS=1", text])
+    refuse_router(["SGLANG_ROUTER=1", "prefill.args.tp=2", "policy=router.x"])

@@ -68,10 +68,24 @@ def test_an_engine_whose_port_is_closed_is_not_waited_for() -> None:
         raise httpx.ConnectError("refused", request=request)
 
     slept: list[float] = []
-    ended, found = drain(lambda: outstanding(fleet(refused), [WORKER]), within_s=30.0, sleep=slept.append)
+    ended, found = drain(lambda _: outstanding(fleet(refused), [WORKER]), within_s=30.0, sleep=slept.append)
     assert ended
     assert slept == []
     assert str(found[0]) == "prefill-0: 0 (its port is closed)"
+
+
+def test_an_engine_that_stands_still_is_not_waited_for_beyond_the_time_there_is() -> None:
+    allowed: list[float] = []
+    slept: list[float] = []
+
+    def stands_still(answer_s: float) -> tuple[Held, ...]:
+        allowed.append(answer_s)
+        return (Held("decode-0", "decode", None),)
+
+    ended, _ = drain(stands_still, within_s=5.0, sleep=slept.append, clock=lambda: sum(allowed) + sum(slept))
+    assert not ended
+    assert max(allowed) == 2.0
+    assert sum(allowed) + sum(slept) <= 6.0
 
 
 def test_a_host_that_cannot_be_asked_is_no_closed_port() -> None:
