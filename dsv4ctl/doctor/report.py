@@ -11,7 +11,7 @@ from dsv4ctl.doctor.bundle.archive import check_path, write
 from dsv4ctl.doctor.bundle.collect import Subject as BundleSubject
 from dsv4ctl.doctor.bundle.collect import collect
 from dsv4ctl.doctor.check import worst_first
-from dsv4ctl.doctor.codes import check_code
+from dsv4ctl.doctor.codes import check_code, check_seen
 from dsv4ctl.doctor.deep.conduct import engines_running, run_deep
 from dsv4ctl.doctor.deep.judge import findings_of
 from dsv4ctl.doctor.deep.report import DeepReport, as_data, rank_name
@@ -41,7 +41,7 @@ def run_doctor(console: "Console", wanted: Wanted) -> ExitCode:
     Returns OK, FAILED where an error was found, UNREACHABLE where none was and something could not be looked at.
 
     Raises:
-        UsageError, HostUnreachable, Interrupted
+        UsageError, NothingRunning, HostUnreachable, Interrupted
         Refused: the deep look would load hosts whose engines run, and the person said no.
     """
     from dsv4ctl.hosts.connect import open_host
@@ -52,6 +52,8 @@ def run_doctor(console: "Console", wanted: Wanted) -> ExitCode:
         check_path(wanted.bundle)
     with interruptible() as interrupts, open_subject(wanted.profile, open_host) as subject:
         console.target = subject.stack.name
+        if wanted.only is not None:
+            check_seen(wanted.only, subject.stack.name, runs=subject.runs, deep=wanted.deep)
         examined = Examination(subject, interrupts, console.say, wanted.only).run()
         deep = _deep(console, subject, wanted, interrupts) if wanted.deep else None
         if deep is not None:

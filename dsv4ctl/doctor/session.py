@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dsv4ctl.doctor.check import Check, all_checks, worst_first
+from dsv4ctl.doctor.codes import OF_GENERATIONS, OF_THE_PLAN, OF_WHAT_RUNS, UNSEEN, is_asked
 from dsv4ctl.doctor.engines import engine_findings
 from dsv4ctl.doctor.generations import Generated, generate
 from dsv4ctl.doctor.model import model_findings, read_configs
@@ -124,13 +125,14 @@ class Examination:
             Interrupted: the person wants to end.
         """
         subject = self.subject
-        checks = [check for check in all_checks() if self.only in (None, check.code)]
-        whole = self.only is None or not checks
+        checks = [check for check in all_checks() if self.only in (None, UNSEEN, check.code)]
         parts: dict[str, Part] = {f"host {name}": self._of_host(name, checks) for name in subject.fleet if checks}
-        if whole:
+        if is_asked(OF_THE_PLAN, self.only):
             parts["the installation"] = self._of_installation
+        if is_asked(OF_WHAT_RUNS, self.only):
             parts["what runs" if subject.runs else "the timers"] = self._of_running
-        self.say(f"looking at {', '.join(parts)}")
+        if parts:
+            self.say(f"looking at {', '.join(parts)}")
         findings: list[Finding] = [] if subject.unknown is None else [blind("what runs", subject.unknown)]
         with ThreadPoolExecutor(max(1, len(parts))) as pool:
             running = [pool.submit(self._timed, name, part) for name, part in parts.items()]
@@ -138,7 +140,7 @@ class Examination:
                 findings += future.result()
         self.interrupts.check()
         generated = None
-        if subject.runs and whole:
+        if subject.runs and is_asked(OF_GENERATIONS, self.only):
             self.say("asking every hop for a small and a large generation")
             findings += self._timed("generations", self._of_generations)
             generated = self._generated
@@ -148,7 +150,7 @@ class Examination:
     def _of_host(self, name: str, checks: Sequence[Check]) -> Part:
         subject = self.subject
         wanted = [check for check in checks if not (subject.runs and check.code in BEFORE_A_START)]
-        if not subject.runs and self.only is None:
+        if not subject.runs and self.only in (None, UNSEEN):
             # What is asked before a start comes with its own words for these.
             wanted = [check for check in wanted if check.code not in PREFLIGHT_CODES]
         workers = subject.stack.on(name)
@@ -215,7 +217,7 @@ def blind(part: str, error: Dsv4Error) -> Finding:
     """PART_UNSEEN: a part of the examination that could not be made, and why."""
     message = f"{part} could not be looked at: {error}"
     remedy = error.hint or "look again; what was found is without it"
-    return Finding("PART_UNSEEN", Severity.UNKNOWN, message, remedy, {"part": part})
+    return Finding(UNSEEN, Severity.UNKNOWN, message, remedy, {"part": part})
 
 
 def told_once(findings: Sequence[Finding]) -> list[Finding]:

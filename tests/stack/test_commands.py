@@ -1,6 +1,7 @@
 """Every command on a running stack, through Typer's runner: what it prints for people and for programs."""
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,28 @@ def test_the_doctor_finds_nothing_wrong_with_a_stack_that_runs_and_asks_it_for_a
     assert body["result"]["runs"]
     assert body["result"]["generations"] == {"asked": 4, "right": 4}
     assert {"generations", "the installation", "what runs", "host local"} <= body["result"]["seconds"].keys()
+
+
+def test_a_deep_look_at_a_stack_that_runs_moves_data_and_keeps_what_a_report_needs(
+    runner: CliRunner, shared: StackProfile, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "bundle.tar.gz"
+    command = ["doctor", str(shared.path), "--deep", "--only", "TRANSFER_FAILED", "--bundle", str(bundle), "--yes"]
+    result = runner.invoke(app, [*command, "-o", "json"])
+    body = json.loads(result.stdout)
+    assert (result.exit_code, body["findings"]) == (0, []), body
+    # Only that part was looked at.
+    assert body["result"]["seconds"] == {}
+    (transfer,) = body["result"]["deep"]["transfers"]
+    assert transfer["problems"] == []
+    (pair,) = transfer["pairs"]
+    assert pair["lane"]
+    assert set(pair["gb_per_s_by_size_bytes"]) == {"4096", "65536", "1048576", "16777216", "268435456"}
+    assert all(speed > 0 for speed in pair["gb_per_s_by_size_bytes"].values())
+    with tarfile.open(bundle) as kept:
+        names = {name.partition("/")[2] for name in kept.getnames()}
+    seen = {"log.txt", "metrics.txt", "loads.json", "patches.json", "env.txt"}
+    assert names >= {"findings.json", "deep.json", *(f"hosts/local/prefill-0/{name}" for name in seen)}
 
 
 def test_serving_again_is_refused_and_names_what_runs(runner: CliRunner, shared: StackProfile) -> None:

@@ -6,8 +6,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import examine, look_at, questions_of
+from dsv4ctl.doctor.codes import OF_GENERATIONS, OF_THE_PLAN, OF_WHAT_RUNS, UNSEEN, all_codes, check_seen, is_asked
+from dsv4ctl.errors import NothingRunning, UsageError
 from dsv4ctl.findings import Severity
 from dsv4ctl.hosts.local import LocalHost
 from tests.box_gpus import Card, config, nvidia_smi, topology
@@ -111,3 +115,29 @@ def test_here_a_profile_for_gpus_hears_of_them_what_is_true(tmp_path: Path) -> N
             "no kernel module is loaded, and there is no nvidia-smi. No NVIDIA GPUs on the PCI bus" in missing.message
         )
         assert {finding.code for finding in known} <= {*OF_THE_MACHINE, "DRIVER_MISSING", "SHM_SMALL"}, told(known)
+
+
+def test_one_code_is_looked_for_where_it_can_be_and_nowhere_else() -> None:
+    parts = {"plan": OF_THE_PLAN, "running": OF_WHAT_RUNS, "generations": OF_GENERATIONS}
+
+    def asked(only: str | None) -> set[str]:
+        return {name for name, part in parts.items() if is_asked(part, only)}
+
+    assert asked(None) == asked(UNSEEN) == set(parts)
+    assert asked("HAZARD") == {"plan", "running"}
+    assert asked("WORKER_DOWN") == asked("TIMERS_OUT_OF_ORDER") == {"running"}
+    assert asked("PROBE_HANGS") == {"generations"}
+    assert asked("HMM_ON") == set()
+
+
+def test_what_cannot_be_looked_at_is_not_said_to_be_well() -> None:
+    for code in all_codes():
+        check_seen(code, "s", runs=True, deep=True)
+    check_seen("TIMERS_OUT_OF_ORDER", "s", runs=False, deep=False)
+    check_seen("HMM_ON", "s", runs=False, deep=False)
+    with pytest.raises(NothingRunning, match="WORKER_DOWN is seen only in a stack that does"):
+        check_seen("WORKER_DOWN", "s", runs=False, deep=True)
+    with pytest.raises(NothingRunning):
+        check_seen("PROBE_HANGS", "s", runs=False, deep=True)
+    with pytest.raises(UsageError, match="--only TRANSFER_FAILED: it takes a deep look"):
+        check_seen("TRANSFER_FAILED", "s", runs=True, deep=False)
