@@ -217,7 +217,7 @@ def blind(part: str, error: Dsv4Error) -> Finding:
     """PART_UNSEEN: a part of the examination that could not be made, and why."""
     message = f"{part} could not be looked at: {error}"
     remedy = error.hint or "look again; what was found is without it"
-    return Finding(UNSEEN, Severity.UNKNOWN, message, remedy, {"part": part})
+    return Finding("PART_UNSEEN", Severity.UNKNOWN, message, remedy, {"part": part})
 
 
 def told_once(findings: Sequence[Finding]) -> list[Finding]:
