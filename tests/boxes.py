@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dsv4ctl.doctor.asking import ask
 from dsv4ctl.doctor.box import Box, Patient
 from dsv4ctl.doctor.check import Check, questions_of
 from dsv4ctl.facts import GpuFact, read_gpus
-from dsv4ctl.hosts.base import Completed
-from dsv4ctl.hosts.local import LocalHost
 from tests.box_gpus import DRIVER, Port, nvidia_smi, topology
+from tests.host_with import HostWith
 
 HOME = "/home/o"
 STATE = f"{HOME}/.local/state/dsv4ctl"
@@ -157,19 +155,9 @@ class Recorded:
             self.write(f"{directory}/energy_performance_preference", f"{preference}\n")
 
 
-class _Here(LocalHost):
+def _host(recorded: Recorded) -> HostWith:
     """This machine, with the programs of a box before its own, and the home of the person there."""
-
-    def __init__(self, programs: Path) -> None:
-        super().__init__()
-        self._env = {
-            "PATH": f"{programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": HOME,
-            "XDG_STATE_HOME": "",
-        }
-
-    def run(self, argv: Sequence[str], **how: Any) -> Completed:
-        return super().run(argv, **{**how, "env": {**(how.get("env") or {}), **self._env}})
+    return HostWith(recorded.root / "bin", {"HOME": HOME, "XDG_STATE_HOME": ""})
 
 
 def look(recorded: Recorded, checks: Sequence[Check], patient: Patient, *, in_time: bool = False) -> Patient:
@@ -178,13 +166,13 @@ def look(recorded: Recorded, checks: Sequence[Check], patient: Patient, *, in_ti
     questions = questions_of(checks, patient)
     if not in_time:
         questions = tuple(replace(question, within_s=60.0) for question in questions)
-    with closing(_Here(recorded.root / "bin")) as host:
+    with closing(_host(recorded)) as host:
         return replace(patient, box=Box(ask(host, questions, root=str(recorded.root))))
 
 
 def cards(recorded: Recorded) -> tuple[GpuFact, ...]:
     """The GPUs there, as a plan is made with them."""
-    with closing(_Here(recorded.root / "bin")) as host:
+    with closing(_host(recorded)) as host:
         return read_gpus(host, root=str(recorded.root))
 
 

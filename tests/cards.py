@@ -1,13 +1,11 @@
 """GPUs that are not here: a directory with the kernel's files about them, and a driver that prints what was noted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dsv4ctl.facts import GpuFact
-from dsv4ctl.hosts.base import Completed
-from dsv4ctl.hosts.local import LocalHost
+from tests.host_with import HostWith
 
 TWO_SOCKETS = {"01": 0, "11": 0, "21": 0, "31": 0, "81": 1, "91": 1, "a1": 1, "b1": 1}
 """Eight cards, four a socket: their buses, and the node of each."""
@@ -19,7 +17,6 @@ EIGHT_CARDS = tuple(
 """The same as a host tells of them."""
 
 TWO_DISTANCES = {0: "10 32", 1: "32 10"}
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
@@ -28,18 +25,9 @@ class CardBox:
 
     root: str
 
-    def host(self) -> LocalHost:
+    def host(self) -> HostWith:
         """This machine, with the driver of the box."""
-        return _Here(f"{self.root}/bin")
-
-
-class _Here(LocalHost):
-    def __init__(self, programs: str) -> None:
-        super().__init__()
-        self._path = f"{programs}:{_SYSTEM_PATH}"
-
-    def run(self, argv: Sequence[str], **how: Any) -> Completed:
-        return super().run(argv, **{**how, "env": {**(how.get("env") or {}), "PATH": self._path}})
+        return HostWith(Path(self.root) / "bin")
 
 
 def card_box(
