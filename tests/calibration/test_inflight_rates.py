@@ -5,6 +5,8 @@ import pytest
 from tests.calibration.rates import LOADS, rates
 from tests.calibration.traces import Load
 
+pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+
 SEEDS = range(12)
 
 

@@ -19,6 +19,8 @@ from serving.limits import LIMITS
 from serving.patches import registry
 from serving.settings import BadSetting
 
+pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+
 ROOT = Path(__file__).parents[2]
 
 

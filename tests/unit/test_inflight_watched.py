@@ -6,6 +6,8 @@ import pytest
 
 from tests.engine_process import answer
 
+pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+
 ABORTED = "Aborted by AbortReq."
 
 

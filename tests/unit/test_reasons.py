@@ -1,6 +1,10 @@
 """The rank that answers knows why a transfer failed, if any rank knows."""
 
+import pytest
+
 from tests.engine_process import answer
+
+pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
 
 FAILED, TRANSFERRING = 0, 3
 AGREED = [FAILED, FAILED, FAILED, TRANSFERRING, FAILED]

@@ -1,6 +1,10 @@
 """The overlapped loop and pages that are kept: what was retired once is not retired again."""
 
+import pytest
+
 from tests.engine_process import answer
+
+pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
 
 
 def test_a_request_that_was_aborted_between_chunks_is_released_once() -> None:

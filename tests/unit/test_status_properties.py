@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine_process import answer
 
-pytestmark = pytest.mark.timeout(600)  # ten seconds of imports, on a busy machine minutes
+pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
