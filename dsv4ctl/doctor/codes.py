@@ -40,20 +40,29 @@ def all_codes() -> frozenset[str]:
     )
 
 
+_HIDING = frozenset({"ENGINE_MISSING", "ENGINE_REFUSES"})
+"""With one of these an engine was not asked what it makes of the plan."""
+
+
+def is_told(code: str, only: str | None) -> bool:
+    """Whether a finding is told when one code alone is wanted: itself, and what kept it from being looked for."""
+    return only in (None, code) or code == UNSEEN or (only in OF_THE_PLAN and code in _HIDING)
+
+
 def is_asked(part: frozenset[str], only: str | None) -> bool:
     """Whether a part with these codes has to be looked at when one code alone is wanted. A part that cannot be looked
     at may be any, and what is of the plan may be seen in what runs as well."""
     return only in (None, UNSEEN) or only in part or (part is OF_WHAT_RUNS and only in OF_THE_PLAN)
 
 
-def check_seen(code: str, stack: str, *, runs: bool, deep: bool) -> None:
-    """That nothing is wrong shall not be said where nothing was looked at.
+def check_seen(code: str, stack: str, *, runs: bool | None, deep: bool) -> None:
+    """That nothing is wrong shall not be said where nothing was looked at. `runs` is None where that is not known.
 
     Raises:
         NothingRunning: only a stack that runs can have this.
         UsageError: only a deep look finds it.
     """
-    if code in (OF_WHAT_RUNS | OF_GENERATIONS) - _ALSO_PLANNED and not runs:
+    if code in (OF_WHAT_RUNS | OF_GENERATIONS) - _ALSO_PLANNED and runs is False:
         raise NothingRunning(f"{stack} does not run, and {code} is seen only in a stack that does")
     if code in OF_A_DEEP_LOOK and not deep:
         raise UsageError(f"--only {code}: it takes a deep look", hint="add --deep")

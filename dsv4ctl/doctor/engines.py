@@ -57,6 +57,7 @@ def _lint(loaded: "LoadedProfile", fleet: "Fleet") -> list[Finding]:
         )
         for problem in linted.problems
     ]
+    found += linted.findings
     found += [
         Finding("KNOB_UNREAD", Severity.UNKNOWN, note, "install dsv4ctl beside the engine on that host")
         for note in linted.notes

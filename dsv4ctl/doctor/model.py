@@ -135,7 +135,19 @@ def _of_worker(
     own = worker.cards
     if host is None or not size or not own or worker.unresolved:
         return
-    fraction = float(flag_of(worker.argv, "--mem-fraction-static") or DEFAULT_FRACTION)
+    given = flag_of(worker.argv, "--mem-fraction-static")
+    try:
+        fraction = float(given or DEFAULT_FRACTION)
+    except ValueError:
+        yield Finding(
+            "MODEL_LEAVES_NO_KV",
+            Severity.UNKNOWN,
+            f"{worker.name} on {worker.host}: mem-fraction-static {given!r} is no number, so what is left for KV "
+            "is not known",
+            "correct it in the profile",
+            {"worker": worker.name, "fraction": given},
+        )
+        return
     share = fraction * min(gpu.memory_mib for gpu in own) * 1024**2
     weights = size / len(own)
     if weights > share * (1 - LEAST_LEFT):

@@ -11,7 +11,7 @@ from dsv4ctl.doctor.bundle.archive import check_path, write
 from dsv4ctl.doctor.bundle.collect import Subject as BundleSubject
 from dsv4ctl.doctor.bundle.collect import collect
 from dsv4ctl.doctor.check import worst_first
-from dsv4ctl.doctor.codes import check_code, check_seen
+from dsv4ctl.doctor.codes import check_code, check_seen, is_told
 from dsv4ctl.doctor.deep.conduct import engines_running, run_deep
 from dsv4ctl.doctor.deep.judge import findings_of
 from dsv4ctl.doctor.deep.report import DeepReport, as_data, rank_name
@@ -53,11 +53,13 @@ def run_doctor(console: "Console", wanted: Wanted) -> ExitCode:
     with interruptible() as interrupts, open_subject(wanted.profile, open_host) as subject:
         console.target = subject.stack.name
         if wanted.only is not None:
-            check_seen(wanted.only, subject.stack.name, runs=subject.runs, deep=wanted.deep)
+            runs = None if subject.unknown is not None else subject.runs
+            check_seen(wanted.only, subject.stack.name, runs=runs, deep=wanted.deep)
+        running = _may_be_loaded(console, subject, wanted, interrupts) if wanted.deep else ()
         examined = Examination(subject, interrupts, console.say, wanted.only).run()
-        deep = _deep(console, subject, wanted, interrupts) if wanted.deep else None
+        deep = _deep(console, subject, running, interrupts) if wanted.deep else None
         if deep is not None:
-            more = [finding for finding in findings_of(deep) if wanted.only in (None, finding.code)]
+            more = [finding for finding in findings_of(deep) if is_told(finding.code, wanted.only)]
             examined = replace(examined, findings=worst_first([*examined.findings, *more]))
         _show(console, subject, examined, deep)
         kept = _bundle(console, subject, examined, deep, wanted.bundle) if wanted.bundle is not None else None
@@ -79,13 +81,22 @@ def run_doctor(console: "Console", wanted: Wanted) -> ExitCode:
     return ExitCode.UNREACHABLE if examined.count(Severity.UNKNOWN) else ExitCode.OK
 
 
-def _deep(console: "Console", subject: Subject, wanted: Wanted, interrupts: Interrupts) -> DeepReport:
+def _may_be_loaded(console: "Console", subject: Subject, wanted: Wanted, interrupts: Interrupts) -> Sequence[str]:
+    """The engines that run on these hosts; the person agrees to what a deep look does beside them.
+
+    Raises:
+        Refused, UsageError: the person does not, or cannot be asked.
+    """
     running = engines_running(subject.fleet, subject.records)
     if running:
         question = (
             f"Write up to 256 MB between each two ranks, on hosts where {', '.join(running)} may be serving people?"
         )
         console.confirm(question, yes=wanted.yes, check=interrupts.check)
+    return running
+
+
+def _deep(console: "Console", subject: Subject, running: Sequence[str], interrupts: Interrupts) -> DeepReport:
     hosts = {name: place.host for name, place in subject.fleet.items()}
     return run_deep(
         subject.stack, hosts, running=running, beside=bool(running), tell=console.say, check=interrupts.check
@@ -104,7 +115,7 @@ def _show(console: "Console", subject: Subject, examined: Examined, deep: DeepRe
         console.data(line)
     if deep is not None and (rows := deep_rows(deep)):
         console.table(DEEP_COLUMNS, rows)
-    console.data(summary(subject.stack.name, examined, runs=subject.runs))
+    console.data(summary(subject.stack.name, examined, runs=subject.runs, is_known=subject.unknown is None))
 
 
 DEEP_COLUMNS = (
@@ -171,8 +182,8 @@ def _by_reason(findings: Sequence[Finding]) -> dict[tuple[str, str], list[Findin
     return {reason: alike for reason, alike in reasons.items() if len(alike) >= FOLDED_FROM}
 
 
-def summary(name: str, examined: Examined, *, runs: bool) -> str:
-    """The last line: how much was looked at, and what came of it."""
+def summary(name: str, examined: Examined, *, runs: bool, is_known: bool = True) -> str:
+    """The last line: how much was looked at, and what came of it. `is_known`: whether it runs could be seen."""
     counts = [
         f"{number} {word if number == 1 else plural}"
         for severity, word, plural in (
@@ -182,7 +193,7 @@ def summary(name: str, examined: Examined, *, runs: bool) -> str:
         )
         if (number := examined.count(severity))
     ]
-    state = "which runs" if runs else "which does not run"
+    state = "which runs" if runs else "which does not run" if is_known else "of which nobody knows whether it runs"
     generated = examined.generated
     answers = f"; {generated.right} of {generated.asked} generations right" if generated is not None else ""
     return f"{name}, {state}: {', '.join(counts) or 'nothing is wrong'}{answers}"

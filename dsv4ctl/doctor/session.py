@@ -2,6 +2,7 @@
 
 import random
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dsv4ctl.doctor.check import Check, all_checks, worst_first
-from dsv4ctl.doctor.codes import OF_GENERATIONS, OF_THE_PLAN, OF_WHAT_RUNS, UNSEEN, is_asked
+from dsv4ctl.doctor.codes import OF_GENERATIONS, OF_THE_PLAN, OF_WHAT_RUNS, UNSEEN, is_asked, is_told
 from dsv4ctl.doctor.engines import engine_findings
 from dsv4ctl.doctor.generations import Generated, generate
 from dsv4ctl.doctor.model import model_findings, read_configs
@@ -36,6 +37,7 @@ _SAME_HAZARD = {
     "ucx-without-failure-handling": "UCX_TLS_NO_FAILURE_HANDLING",
     "nccl-graph-file-empty": "NCCL_GRAPH_FILE_EMPTY",
 }
+_NOT_ANSWERING = frozenset({"WORKER_DOWN", "WORKER_NOT_STARTED", "WORKER_SILENT"})
 _NO_SUCH_GPU = frozenset({"GPU_MISSING", "GPU_TOO_FEW", "DRIVER_MISSING", "DRIVER_FAILS"})
 
 Part = Callable[[], Iterable[Finding]]
@@ -141,10 +143,15 @@ class Examination:
         self.interrupts.check()
         generated = None
         if subject.runs and is_asked(OF_GENERATIONS, self.only):
-            self.say("asking every hop for a small and a large generation")
-            findings += self._timed("generations", self._of_generations)
-            generated = self._generated
-        mine = [finding for finding in findings if self.only in (None, finding.code)]
+            silent = [str(finding.evidence["worker"]) for finding in findings if finding.code in _NOT_ANSWERING]
+            if silent:
+                # Each would be waited for as long as a generation may take, which on real cards is minutes.
+                findings.append(_not_asked(silent))
+            else:
+                self.say("asking every hop for a small and a large generation")
+                findings += self._timed("generations", self._of_generations)
+                generated = self._generated
+        mine = [finding for finding in findings if is_told(finding.code, self.only)]
         return Examined(worst_first(told_once(mine)), dict(self._seconds), len(checks), generated)
 
     def _of_host(self, name: str, checks: Sequence[Check]) -> Part:
@@ -195,6 +202,8 @@ class Examination:
             raise
         except Dsv4Error as error:
             return (blind(name, error),)
+        except Exception as error:  # noqa: BLE001 - the box may be broken as nobody foresaw, and has other parts
+            return (_own_fault(name, error),)
         finally:
             self._seconds[name] = round(self.clock() - began, 3)
 
@@ -211,6 +220,19 @@ class Examination:
             on_trouble=lambda _: None,
             rng=random.SystemRandom(),
         )
+
+
+def _not_asked(silent: Sequence[str]) -> Finding:
+    message = f"generations were not asked for: {', '.join(silent)} would not answer"
+    remedy = "mend that first; `dsv4ctl probe` asks each hop by itself, and says which one hangs"
+    return Finding("PART_UNSEEN", Severity.UNKNOWN, message, remedy, {"part": "generations"})
+
+
+def _own_fault(part: str, error: Exception) -> Finding:
+    message = f"{part} could not be looked at: dsv4ctl met a fault of its own: {type(error).__name__}: {error}"
+    remedy = "report it, with a bundle (`dsv4ctl doctor --bundle FILE`), which has the traceback"
+    trace = "".join(traceback.format_exception(error))
+    return Finding("PART_UNSEEN", Severity.UNKNOWN, message, remedy, {"part": part, "traceback": trace})
 
 
 def blind(part: str, error: Dsv4Error) -> Finding:

@@ -18,7 +18,7 @@ def version_findings(profile: "Profile", facts: "Mapping[str, HostFacts]") -> It
             continue
         for package, tested in profile.engine.tested.items():
             found = facts[host].packages.get(package)
-            if found == tested or (found is not None and found.startswith(f"{tested}+")):
+            if found == tested or (found is not None and found.startswith((f"{tested}+", f"{tested}."))):
                 continue
             yield Finding(
                 "VERSION_DIFFERS",

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from dsv4ctl.packages import PACKAGES
 from dsv4ctl.profile.gpus import is_gpu_name
 
 LOCAL = "local"
@@ -108,6 +109,13 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
 
 
+def _known_packages(tested: Mapping[str, str]) -> Mapping[str, str]:
+    for name in tested:
+        if name not in PACKAGES:
+            raise _wrong(f"{name}: its version is not read on a host; those that are: {', '.join(PACKAGES)}")
+    return tested
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -119,7 +127,7 @@ class Engine(_Model):
     version: Text
     python: Text | None = None
     module: Text = "sglang.launch_server"
-    tested: Mapping[Text, Text] = {}
+    tested: Annotated[Mapping[Text, Text], AfterValidator(_known_packages)] = {}
 
 
 class Model(_Model):

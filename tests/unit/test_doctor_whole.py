@@ -1,18 +1,29 @@
 """All checks of `dsv4ctl doctor` at once: a box with ten faults, one that hangs, and the machine that this runs on."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import examine, look_at, questions_of
-from dsv4ctl.doctor.codes import OF_GENERATIONS, OF_THE_PLAN, OF_WHAT_RUNS, UNSEEN, all_codes, check_seen, is_asked
+from dsv4ctl.doctor.codes import (
+    OF_GENERATIONS,
+    OF_THE_PLAN,
+    OF_WHAT_RUNS,
+    UNSEEN,
+    all_codes,
+    check_seen,
+    is_asked,
+    is_told,
+)
+from dsv4ctl.doctor.session import Examination
 from dsv4ctl.errors import NothingRunning, UsageError
-from dsv4ctl.findings import Severity
+from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.hosts.local import LocalHost
 from tests.box_gpus import Card, config, nvidia_smi, topology
 from tests.boxes import healthy, look
@@ -135,9 +146,61 @@ def test_what_cannot_be_looked_at_is_not_said_to_be_well() -> None:
         check_seen(code, "s", runs=True, deep=True)
     check_seen("TIMERS_OUT_OF_ORDER", "s", runs=False, deep=False)
     check_seen("HMM_ON", "s", runs=False, deep=False)
+    check_seen("WORKER_DOWN", "s", runs=None, deep=False)
     with pytest.raises(NothingRunning, match="WORKER_DOWN is seen only in a stack that does"):
         check_seen("WORKER_DOWN", "s", runs=False, deep=True)
     with pytest.raises(NothingRunning):
         check_seen("PROBE_HANGS", "s", runs=False, deep=True)
     with pytest.raises(UsageError, match="--only TRANSFER_FAILED: it takes a deep look"):
         check_seen("TRANSFER_FAILED", "s", runs=True, deep=False)
+
+
+def test_what_kept_the_one_code_from_being_looked_for_is_told_with_it() -> None:
+    assert all(is_told(code, None) for code in all_codes())
+    assert {code for code in all_codes() if is_told(code, "HAZARD")} == {
+        *("HAZARD", "PART_UNSEEN", "ENGINE_MISSING", "ENGINE_REFUSES")
+    }
+    assert {code for code in all_codes() if is_told(code, "WORKER_DOWN")} == {"WORKER_DOWN", "PART_UNSEEN"}
+
+
+class OneThatRuns(Examination):
+    """An examination whose parts are given, of a stack that runs on no host that is asked."""
+
+    def __init__(self, running: Callable[[], Iterable[Finding]]) -> None:
+        subject: Any = SimpleNamespace(fleet={}, runs=True, unknown=None)
+        interrupts: Any = SimpleNamespace(check=lambda: None)
+        super().__init__(subject, interrupts, lambda _: None)
+        self._running = running
+        self.asked = False
+
+    def _of_installation(self) -> Iterable[Finding]:
+        return [Finding("KNOB_UNREAD", Severity.ERROR, "a name", "correct it")]
+
+    def _of_running(self) -> Iterable[Finding]:
+        return self._running()
+
+    def _of_generations(self) -> Iterable[Finding]:
+        self.asked = True
+        return ()
+
+
+def test_a_fault_of_our_own_costs_one_part_and_is_told() -> None:
+    def broken() -> Iterable[Finding]:
+        raise ValueError("could not convert string to float: 'lots'")
+
+    examination = OneThatRuns(broken)
+    found = {finding.code: finding for finding in examination.run().findings}
+    assert found.keys() == {"KNOB_UNREAD", "PART_UNSEEN"}
+    assert (
+        "what runs could not be looked at: dsv4ctl met a fault of its own: ValueError" in found["PART_UNSEEN"].message
+    )
+    assert "Traceback" in str(found["PART_UNSEEN"].evidence["traceback"])
+    assert examination.asked
+
+
+def test_no_generation_is_asked_of_a_stack_that_would_not_answer() -> None:
+    silent = Finding("WORKER_SILENT", Severity.ERROR, "router does not answer", "logs", {"worker": "router"})
+    examination = OneThatRuns(lambda: [silent])
+    found = {finding.code: finding for finding in examination.run().findings}
+    assert not examination.asked
+    assert found["PART_UNSEEN"].message == "generations were not asked for: router would not answer"
