@@ -11,18 +11,15 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps
 serve: install
 	@exec $(BIN)/dsv4ctl serve $(ARGS)
 
-# What measures time shares one stack, and the machine with nothing but what takes only the time that is left over. The
-# rest runs two at a time, the longest first.
+# What measures time has the machine to itself, and shares one stack; the rest waits most of the time, and runs three at a
+# time on two cores, the longest first.
 test: install-dev
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@trap 'kill $$unhurried 2>/dev/null' EXIT; trap 'exit 130' INT TERM; \
-	nice -n 19 $(BIN)/python -m pytest -m unhurried tests/unit tests/calibration >$(VENV)/unhurried.log 2>&1 & unhurried=$$!; \
-	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/ssh --ignore=tests/calibration -m "not beside"; measured=$$?; \
-	wait $$unhurried; computed=$$?; cat $(VENV)/unhurried.log; exit $$((measured | computed))
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "(beside or not stack) and not unhurried" \
-		tests/stack tests/ssh tests/unit
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/ssh --ignore=tests/calibration -m "not beside"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "beside or not stack" \
+		tests/stack tests/calibration tests/ssh tests/unit
 endif
 
 # The abort and status part on SGLang 0.5.15: docs/older-engines.md.

@@ -5,7 +5,7 @@ import pytest
 from tests.calibration.rates import LOADS, rates
 from tests.calibration.traces import Load
 
-pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SEEDS = range(12)
 

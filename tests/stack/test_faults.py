@@ -54,7 +54,7 @@ def frozen_for_as_long_as_one_watches(stack: FaultStack, seed: int) -> Evidence:
     planned = plan_episode(seed, "freeze-long", stack.knobs.timers)
     freeze, thaw = planned.actions
     asked = tuple(replace(one, closes_after_s=WATCHED_S) for one in planned.asked)
-    still = Action(thaw.deed, WATCHED_S + STALE_S + 3.0)
+    still = Action(thaw.deed, WATCHED_S + 2 * STALE_S + 3.0)
     evidence = asyncio.run(run_episode(stack, replace(planned, asked=asked, actions=(freeze, still))))
     assert evidence.done[0].hit
     assert [outcome.fate for outcome in evidence.outcomes] == ["went away"] * len(asked)

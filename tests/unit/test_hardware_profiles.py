@@ -23,7 +23,7 @@ from dsv4ctl.serve_plan import script_of, serve_plan
 from dsv4ctl.stack import Site, Stack, Worker, build_stack, hosts_of
 from tests.cards import TWO_SOCKETS, card_box
 
-pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 PAIR, UNIFIED, SMALL = NAMES = ("rtx-pro-6000-8x", "rtx-pro-6000-8x-unified", "rtx-pro-6000-4x")

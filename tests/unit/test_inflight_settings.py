@@ -19,7 +19,7 @@ from serving.limits import LIMITS
 from serving.patches import registry
 from serving.settings import BadSetting
 
-pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 

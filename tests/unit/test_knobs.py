@@ -33,7 +33,7 @@ from dsv4ctl.profile import LoadedProfile, ProfileError, load_profile
 from dsv4ctl.profile.lookup import builtin_profiles
 from serving import knobs as engine_knobs
 
-pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 VERSION = "0.5.23"

@@ -14,7 +14,7 @@ from dsv4ctl.profile import Profile, load_profile
 from dsv4ctl.profile.show import to_toml
 from dsv4ctl.profile.sources import document_of, locate, merge, prune, without
 
-pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 # A machine that is busy with something else proves nothing about us.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])

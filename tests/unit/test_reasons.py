@@ -4,7 +4,7 @@ import pytest
 
 from tests.engine_process import answer
 
-pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 FAILED, TRANSFERRING = 0, 3
 AGREED = [FAILED, FAILED, FAILED, TRANSFERRING, FAILED]

@@ -13,7 +13,7 @@ from inline_snapshot import snapshot
 
 from dsv4ctl.loglines import digest
 
-pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).parents[2]
 STANDINS = str(ROOT / "serving" / "cpu" / "standins")

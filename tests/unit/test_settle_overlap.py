@@ -4,7 +4,7 @@ import pytest
 
 from tests.engine_process import answer
 
-pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_request_that_was_aborted_between_chunks_is_released_once() -> None:

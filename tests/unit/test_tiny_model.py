@@ -11,7 +11,7 @@ from serving.cpu.tiny_model import VARIANTS, TinyModelError, Variant, expected_a
 from serving.cpu.tiny_model.contents import SENTENCE
 from serving.cpu.tiny_model.tokens import codebook, products
 
-pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 NEVER_UTF8 = 0xF5
 

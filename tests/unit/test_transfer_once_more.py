@@ -7,7 +7,7 @@ import pytest
 
 from tests.engine_process import answer
 
-pytestmark = [pytest.mark.unhurried, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 ARRIVED = [["arrived", None]]
