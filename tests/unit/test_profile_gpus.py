@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a sentence stays on its line
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -238,6 +239,22 @@ def test_a_plan_can_be_looked_at_where_there_is_no_gpu(tmp_path: Path) -> None:
             "decode-0: 0 does not exist on host local; its GPUs: none",
         )
     )
+
+
+def test_gpus_that_could_not_be_looked_at_are_not_said_to_be_missing(tmp_path: Path) -> None:
+    unseen = "nvidia-smi: no answer within 1.5 s"
+    loaded = load(tmp_path, '"2 nearest to node 1"', "[4]")
+    stack = build_stack(loaded, {"local": Site("/opt/python", "/state", "/home/op", "/tmp/op", (), unseen)})
+    assert unresolved(stack) == snapshot(
+        (
+            "prefill-0: 2 nearest to node 1 cannot be looked for on host local: nvidia-smi: no answer within 1.5 s",
+            "decode-0: 4 cannot be looked for on host local: nvidia-smi: no answer within 1.5 s",
+        )
+    )
+    box = card_box(tmp_path / "box")
+    with closing(box.host()) as host:
+        facts = read_facts(host, state_root="/", model_path="", python="/none", root=box.root)
+    assert loaded.host_problems("local", replace(facts, gpus=(), gpus_unseen=unseen)) == ()
 
 
 def test_a_host_that_cannot_give_them_is_told_before_a_start(tmp_path: Path) -> None:
