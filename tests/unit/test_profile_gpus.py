@@ -226,6 +226,19 @@ def test_a_selector_reaches_the_environment_the_plan_and_the_record(tmp_path: Pa
     assert unresolved(stack) == ()
 
 
+def test_one_card_under_two_names_is_told_with_the_plan(tmp_path: Path) -> None:
+    stack = stack_of(load(tmp_path, '["0000:01:00.0", 0, 1]', '["11:00.0", 5]'), BOX)
+    assert unresolved(stack) == snapshot(
+        (
+            "prefill-0: GPU 0 (0000:01:00.0, node 0) on local is named twice",
+            "decode-0: GPU 1 (0000:11:00.0, node 0) on local is named by prefill-0 as well",
+        )
+    )
+    assert unresolved(stack_of(load(tmp_path, '["0000:01:00.0", 1]', "[0, 5]"), BOX)) == snapshot(
+        ("decode-0: GPU 0 (0000:01:00.0, node 0) on local is named by prefill-0 as well",)
+    )
+
+
 def test_a_plan_can_be_looked_at_where_there_is_no_gpu(tmp_path: Path) -> None:
     stack = stack_of(load(tmp_path, '"2 nearest to node 1"', '["0000:81:00.0", 0]'), ())
     assert [worker.env.get("CUDA_VISIBLE_DEVICES") for worker in stack.engines] == [
