@@ -324,6 +324,37 @@ def test_orphans_are_told_with_what_they_hold(tmp_path: Path) -> None:
     assert "nobody knows" in found.message
 
 
+def test_who_else_holds_memory_of_the_gpus_is_told(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.process(4712, "VLLM::EngineCor")
+    box.process(4713, "python3", unit="dsv4-another-prefill-0")
+    users = f"4712, {uuid(1)}, 50000\n4712, {uuid(3)}, 10123\n4713, {uuid(4)}, [N/A]\n9999, {uuid(6)}, 7\n"
+    box.nvidia_smi(nvidia_smi(users=users))
+    assert [finding.message for finding in of(box, "GPU_SHARED")] == [
+        (
+            "local: pid 4712 (VLLM::EngineCor), which is none of ours, holds 60123 MiB of GPU 1 (0000:11:00.0), "
+            "GPU 3 (0000:31:00.0)"
+        ),
+        "local: pid 4713 (python3), which is none of ours, holds memory, nobody says how much, of GPU 4 (0000:81:00.0)",
+        "local: pid 9999, which is none of ours, holds 7 MiB of GPU 6 (0000:a1:00.0)",
+    ]
+    # Whoever is on other cards does not matter.
+    only_two = ("prefill.workers[0].gpus=[0]", "decode.workers[0].gpus=[6]", "args.tp-size=1")
+    assert [finding.evidence["pid"] for finding in of(box, "GPU_SHARED", *only_two)] == [9999]
+
+
+def test_our_own_engines_hold_their_memory_rightly_and_what_cannot_be_seen_is_unknown(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.process(800, "python3", unit=f"{UNIT}prefill-0")
+    box.process(801, "sglang::schedul", ppid=800, unit=f"{UNIT}prefill-0")
+    box.nvidia_smi(nvidia_smi(users=f"801, {uuid(1)}, 70000\n"))
+    assert of(box, "GPU_SHARED") == []
+    box.nvidia_smi(nvidia_smi(users=f"801, {uuid(1)}, 70000\n9999, {uuid(2)}, 70000\n"))
+    (found,) = of(box, "GPU_SHARED")
+    assert found.severity is Severity.UNKNOWN
+    assert "the driver names pid 9999, and there is no such process here" in found.message
+
+
 def test_a_server_that_is_pid_1_of_its_container_has_its_schedulers(tmp_path: Path) -> None:
     box = healthy(tmp_path)
     box.process(1, "pt_main_thread", ppid=0)
