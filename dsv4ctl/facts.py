@@ -1,10 +1,12 @@
 """What a host is, read in one round trip: NUMA nodes, GPUs, memory, disk, and what the engine's interpreter has."""
 
 import posixpath
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from dsv4ctl.doctor.asking import Answer, Question, ask
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.profile.gpus import OWN_NODE_DISTANCE, same_gpu
 
@@ -12,35 +14,50 @@ if TYPE_CHECKING:
     from dsv4ctl.hosts.base import Host
 
 # Each fact on lines of its own, `NAME VALUE`. A part that cannot look prints nothing, and the fact is then unknown.
-# $root is put before the paths of the kernel: empty, but for a recorded tree.
-_NODES = r"""
-for node in "$root"/sys/devices/system/node/node[0-9]*; do
+# $1 is put before the paths of the kernel: empty, but for a recorded tree.
+_PLACES = Question(
+    "/sys/devices/system/node and /sys/bus/pci",
+    r"""
+for node in "$1"/sys/devices/system/node/node[0-9]*; do
     [ -d "$node" ] || continue
     echo "node ${node##*/node}"
     [ -r "$node/distance" ] && echo "distance ${node##*/node} $(cat "$node/distance")"
 done
-"""
-_CARDS = r"""
-command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi --query-gpu=index,pci.bus_id,memory.total,uuid \
-    --format=csv,noheader,nounits 2>/dev/null | sed 's/^/gpu /'
-for card in "$root"/sys/bus/pci/devices/*; do
+for card in "$1"/sys/bus/pci/devices/*; do
     [ -r "$card/vendor" ] && [ "$(cat "$card/vendor")" = 0x10de ] || continue
     [ -r "$card/numa_node" ] && echo "card ${card##*/} $(cat "$card/numa_node")"
 done
-"""
-_SCRIPT = r"""
-awk '/^MemAvailable:/ {print "memory_available_kb " $2}' /proc/meminfo
-dir=$1; while [ ! -d "$dir" ]; do dir=$(dirname "$dir"); done
+:
+""",
+    within_s=10.0,
+)
+_CARDS = Question(
+    "nvidia-smi",
+    r"""
+command -v nvidia-smi >/dev/null || exit 0
+nvidia-smi --query-gpu=index,pci.bus_id,memory.total,uuid --format=csv,noheader,nounits
+""",
+    # A driver without persistence mode wakes each card first, which takes about a second a card.
+    within_s=10.0,
+)
+_NONE_FOUND = "No devices were found"
+_MEMORY = Question(
+    "/proc/meminfo", """awk '/^MemAvailable:/ {print "memory_available_kb " $2}' /proc/meminfo""", within_s=10.0
+)
+_DISK = r"""
+dir=$state; while [ ! -d "$dir" ]; do dir=$(dirname "$dir"); done
 df -Pk "$dir" | awk 'NR == 2 {print "disk_free_kb " $4}'
+"""
+_MODEL = r"""
+[ -d "$model" ] && echo "model_directory yes"
+[ -f "$model/config.json" ] && echo "model_config yes"
+[ -d "$model" ] && ls -lnL "$model" |
+    awk '/\.(safetensors|bin|gguf)$/ {sum += $5} END {printf "model_bytes %.0f\n", sum}'
+:
+"""
+_PROGRAMS = r"""
 command -v numactl >/dev/null 2>&1 && echo "has numactl"
-case $2 in
-    "") ;;
-    *) [ -d "$2" ] && echo "model_directory yes"
-       [ -f "$2/config.json" ] && echo "model_config yes"
-       [ -d "$2" ] && ls -lnL "$2" |
-           awk '/\.(safetensors|bin|gguf)$/ {sum += $5} END {printf "model_bytes %.0f\n", sum}' ;;
-esac
-[ -x "$(command -v -- "$3")" ] && echo "python yes" && "$3" -c '
+[ -x "$(command -v -- "$python")" ] && echo "python yes" && "$python" -c '
 from importlib.metadata import PackageNotFoundError, version
 for name in ("sglang", "sglang-router", "torch", "triton", "nixl", "nixl-cu12", "nixl-cu13", "flashinfer-python",
              "sglang-kernel", "transformers", "dsv4ctl"):
@@ -50,8 +67,10 @@ for name in ("sglang", "sglang-router", "torch", "triton", "nixl", "nixl-cu12", 
         pass'
 :
 """
-
-_GPUS_DEADLINE_S = 15.0
+# A model's directory may be on another machine, and an interpreter's too.
+_DISK_WITHIN_S = 10.0
+_MODEL_WITHIN_S = 15.0
+_PROGRAMS_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +91,8 @@ class GpuFact:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What was found. None means that we could not look, which is not the same as none there."""
+    """What was found. None means that we could not look, which is not the same as none there. `gpus_unseen` says why
+    the GPUs could not be looked at; empty where they could."""
 
     numa_nodes: tuple[int, ...]
     gpus: tuple[GpuFact, ...]
@@ -84,37 +104,66 @@ class HostFacts:
     model_directory: bool
     model_config: bool
     model_bytes: int | None
+    gpus_unseen: str = ""
 
 
 def read_facts(host: "Host", *, state_root: str, model_path: str, python: str, root: str = "") -> HostFacts:
     """Look at a host. `model_path` may be empty: then the model is not looked for. `root` is put before the paths of
-    the kernel.
+    the kernel. GPUs that do not answer are no error: the other facts are true all the same.
 
     Raises:
-        OperationFailed: the host answered with something else than facts.
+        OperationFailed: the model or the interpreter could not be looked at, or the host answered with something else.
         HostUnreachable, DeadlineExceeded
     """
-    path = "" if not model_path else posixpath.normpath(model_path)
-    script = f"root=$4\n{_NODES}{_CARDS}{_SCRIPT}"
-    answer = host.run(["sh", "-c", script, "sh", state_root, path, python, root], deadline_s=30.0).text
+    disk = Question(f"the disk of {state_root}", f"state={shlex.quote(state_root)}\n{_DISK}", _DISK_WITHIN_S)
+    programs = Question(f"{python}, numactl", f"python={shlex.quote(python)}\n{_PROGRAMS}", _PROGRAMS_WITHIN_S)
+    needed = [_PLACES, programs]
+    if model_path:
+        path = posixpath.normpath(model_path)
+        needed.append(Question(path, f"model={shlex.quote(path)}\n{_MODEL}", _MODEL_WITHIN_S))
+    answers = ask(host, [*needed, _CARDS, _MEMORY, disk], root=root)
+    for question in needed:
+        _check(host, question, answers)
+    # What does not tell of memory or disk tells nothing, and that is then unknown.
+    text = "".join(answers[question.name].text for question in (*needed, _MEMORY, disk))
     try:
-        return parse_facts(answer)
+        facts = parse_facts(text)
     except (ValueError, IndexError) as error:
         raise OperationFailed(f"{host.name} described itself in a way we cannot read", why=str(error)) from error
+    gpus, unseen = _gpus(answers)
+    return replace(facts, gpus=gpus, gpus_unseen=unseen)
 
 
 def read_gpus(host: "Host", *, root: str = "") -> tuple[GpuFact, ...]:
-    """The GPUs of a host by nvidia-smi and the kernel; none where there is no nvidia-smi, or where it fails.
+    """The GPUs of a host by nvidia-smi and the kernel; none where there is no nvidia-smi.
 
     Raises:
-        OperationFailed: the host answered with something else.
+        OperationFailed: they could not be looked at; `why` is a sentence without the host's name.
         HostUnreachable, DeadlineExceeded
     """
-    answer = host.run(["sh", "-c", f"root=$1\n{_NODES}{_CARDS}:", "sh", root], deadline_s=_GPUS_DEADLINE_S).text
+    answers = ask(host, [_PLACES, _CARDS], root=root)
+    _check(host, _PLACES, answers)
+    gpus, unseen = _gpus(answers)
+    if unseen:
+        raise OperationFailed(f"the GPUs of {host.name} could not be looked at", why=unseen)
+    return gpus
+
+
+def _check(host: "Host", question: Question, answers: Mapping[str, Answer]) -> None:
+    if failure := answers[question.name].failure:
+        raise OperationFailed(f"{question.name} on {host.name} could not be looked at", why=failure)
+
+
+def _gpus(answers: Mapping[str, Answer]) -> tuple[tuple[GpuFact, ...], str]:
+    """The GPUs, and why they could not be looked at; empty where they could."""
+    cards = answers[_CARDS.name]
+    if cards.failure:
+        return (), f"{_CARDS.name}: {cards.failure}"
+    there = [("gpu", line) for line in cards.text.splitlines() if line.strip() != _NONE_FOUND]
     try:
-        return _parse_gpus(_lines(answer))
+        return _parse_gpus([*_lines(answers[_PLACES.name].text), *there]), ""
     except (ValueError, IndexError) as error:
-        raise OperationFailed(f"{host.name} described its GPUs in a way we cannot read", why=str(error)) from error
+        return (), f"{_CARDS.name}: the answer is not understood ({error})"
 
 
 def _lines(answer: str) -> list[tuple[str, str]]:
@@ -153,7 +202,7 @@ def with_memory(facts: HostFacts, more_bytes: int) -> HostFacts:
 
 
 def parse_facts(answer: str) -> HostFacts:
-    """The facts in the script's answer. ValueError or IndexError if it is malformed."""
+    """The facts in the host's answers, put one behind the other. ValueError or IndexError if they are malformed."""
     lines = _lines(answer)
     packages: dict[str, str] = {}
     words: dict[str, str] = {}

@@ -48,23 +48,23 @@ def open_fleet(profile: "Profile", open_host: OpenHost) -> Iterator[Fleet]:
             host = stack.enter_context(_closing(open_host(entry.ssh if entry else name)))
             python = default_python(profile, name, sys.executable)
             asks = any(worker.spec.gpus for worker in profile.workers if worker.spec.host == name)
-            gpus = gpus_of(host) if asks else ()
+            gpus, unseen = gpus_of(host) if asks else ((), "")
             state_dir = entry.state_dir if entry else None
-            fleet[name] = open_place(name, host, profile.supervisor, python, state_dir, gpus)
+            fleet[name] = open_place(name, host, profile.supervisor, python, state_dir, gpus, unseen)
         yield fleet
 
 
-def gpus_of(host: "Host") -> tuple[GpuFact, ...]:
-    """The GPUs of a host; none where none answer.
+def gpus_of(host: "Host") -> tuple[tuple[GpuFact, ...], str]:
+    """The GPUs of a host, and why they could not be looked at; empty where they could.
 
     Raises:
         HostUnreachable
     """
     try:
-        return read_gpus(host)
-    except (OperationFailed, DeadlineExceeded):
+        return read_gpus(host), ""
+    except (OperationFailed, DeadlineExceeded) as error:
         # A stack can be ended, and a plan be looked at, where no GPU answers; starting it there is refused.
-        return ()
+        return (), error.why or error.what
 
 
 @contextmanager
@@ -77,12 +77,19 @@ def open_local(supervisor: str, open_host: OpenHost) -> Iterator[Fleet]:
 
 
 def open_place(
-    name: str, host: "Host", supervisor: str, python: str, state_dir: str | None, gpus: tuple[GpuFact, ...] = ()
+    name: str,
+    host: "Host",
+    supervisor: str,
+    python: str,
+    state_dir: str | None,
+    gpus: tuple[GpuFact, ...] = (),
+    gpus_unseen: str = "",
 ) -> Place:
     """What we do on one host that is open already. `~/` in a path is the person's home there."""
     home, state_home, uid = _person(host)
     root = _expanded(state_dir, home) if state_dir else f"{state_home}/{DIRECTORY_NAME}"
-    site = Site(_expanded(python, home), root, home, f"/tmp/dsv4ctl-{uid}", gpus)  # noqa: S108 - checked to be ours
+    tmp = f"/tmp/dsv4ctl-{uid}"  # noqa: S108 - checked to be ours
+    site = Site(_expanded(python, home), root, home, tmp, gpus, gpus_unseen)
     return Place(name, host, site, StateStore(host, root), make_supervisor(supervisor, host, root, site.python))
 
 

@@ -78,6 +78,7 @@ def launch(work: Launch) -> Launched:
     Raises:
         Refused: a precheck says no, or another dsv4ctl is at work on this stack.
         ProfileError: the profile asks for something that a host does not have.
+        CannotLook: the GPUs of a host are not those for which the plan was made, or could not be looked at.
         Dsv4Error: a step failed; nothing is left, unless the error's hint says otherwise.
     """
     with ExitStack() as exits:
@@ -85,6 +86,7 @@ def launch(work: Launch) -> Launched:
         locks = [exits.enter_context(hold_lock(host, path, "serve")) for host, path in paths]
         facts = look_at_hosts(work)
         clear_ended(work)
+        check_cards(work, facts)
         findings = (
             *preflight(work, facts),
             *quick_findings(work.loaded.profile, work.fleet, work.stack, without=PREFLIGHT_CODES),
@@ -281,6 +283,25 @@ def unfit(work: Launch, facts: Mapping[str, HostFacts]) -> list[Problem]:
     return problems
 
 
+def check_cards(work: Launch, facts: Mapping[str, HostFacts]) -> None:
+    """That the GPUs of every host are those for which the plan was made.
+
+    Raises:
+        CannotLook: they are others, or one of the two looks at them failed.
+    """
+    for name in work.fleet:
+        workers = work.stack.on(name)
+        if (unseen := facts[name].gpus_unseen) and any(worker.gpus for worker in workers):
+            raise CannotLook(
+                f"the GPUs of {name} could not be looked at",
+                why=unseen,
+                hint="see what `nvidia-smi` says there; a driver without persistence mode is slow to answer "
+                "(`nvidia-smi -pm 1`)",
+            )
+        if changed := gpus_changed(name, workers, facts[name].gpus):
+            raise CannotLook(changed, hint="run it again; `nvidia-smi` there says whether a card comes and goes")
+
+
 def preflight(
     work: Launch, facts: Mapping[str, HostFacts], *, leaving: Mapping[str, Collection[int]] | None = None
 ) -> tuple[Finding, ...]:
@@ -288,7 +309,6 @@ def preflight(
     processes of a host that will have ended by then: their ports and their memory will be free.
 
     Raises:
-        CannotLook: the GPUs of a host are not those for which the plan was made.
         HostUnreachable
     """
     findings: list[Finding] = []
@@ -296,8 +316,6 @@ def preflight(
     size = int(profile.model.size_gb * _GIB) if profile.model.size_gb else None
     for name, place in work.fleet.items():
         workers = work.stack.on(name)
-        if changed := gpus_changed(name, workers, facts[name].gpus):
-            raise CannotLook(changed, hint="run it again; `nvidia-smi` there says whether a card comes and goes")
         gone = (leaving or {}).get(name, ())
         held = [listener for listener in listeners(place.host) if not set(listener.pids) & set(gone)]
         ours = {port for worker in workers for port in worker.ports.values()}

@@ -104,8 +104,18 @@ def _cards_line(worker: Worker) -> list[str]:
 
 
 def unresolved(stack: Stack) -> tuple[str, ...]:
-    """A sentence for each of a worker's GPUs that no card was found for: it stands in the plan as in the profile."""
-    return tuple(f"{worker.name}: {sentence}" for worker in stack.workers for sentence in worker.unresolved)
+    """A sentence for each of a worker's GPUs that no card was found for, or that is a card already named otherwise: it
+    stands in the plan as in the profile."""
+    missing = [f"{worker.name}: {sentence}" for worker in stack.workers for sentence in worker.unresolved]
+    users: dict[tuple[str, int], str] = {}
+    twice: list[str] = []
+    for worker in stack.workers:
+        for card in worker.cards:
+            other = users.setdefault((worker.host, card.index), worker.name)
+            if other != worker.name or worker.cards.count(card) > 1:
+                how = "twice" if other == worker.name else f"by {other} as well"
+                twice.append(f"{worker.name}: GPU {shown(card)} on {worker.host} is named {how}")
+    return (*missing, *dict.fromkeys(twice))
 
 
 def plan_as_data(stack: Stack, steps: Sequence[Step]) -> Mapping[str, object]:

@@ -38,13 +38,14 @@ TINY_MODEL_MODULE = "serving.cpu.tiny_model"
 class Site:
     """What building a command line needs to know of one host: the engine's interpreter, our state directory, the
     person's home, the directory for temporary files (short: sockets lie in it, and their paths hold 107 bytes), and,
-    where the profile has GPUs there, those that it has; none where nobody could look."""
+    where the profile has GPUs there, those that it has; none where nobody could look, and `gpus_unseen` says why."""
 
     python: str
     state_root: str
     home: str
     tmp_root: str
     gpus: tuple["GpuFact", ...] = ()
+    gpus_unseen: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def build_stack(loaded: LoadedProfile, sites: Mapping[str, Site]) -> Stack:
     profile = loaded.profile
     hosts = hosts_of(profile)
     models = {host: _model(profile.model.path, host, sites[host]) for host in hosts}
-    chosen = {host: choose(host, asked_of(profile, host), sites[host].gpus) for host in hosts}
+    chosen = {host: choose(host, asked_of(profile, host), sites[host].gpus, sites[host].gpus_unseen) for host in hosts}
     engines = tuple(
         _engine(loaded, worker, models[worker.spec.host], sites, chosen[worker.spec.host]) for worker in profile.workers
     )

@@ -9,35 +9,45 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsv4ctl.errors import OperationFailed
+from dsv4ctl.errors import DeadlineExceeded, OperationFailed
+from dsv4ctl.hosts.command import last_lines
 
 if TYPE_CHECKING:
     from dsv4ctl.hosts.base import Host
 
 ANSWER_WITHIN_S = 1.5
 LONGEST_ANSWER = 1 << 20
-"""In bytes. What is longer is cut off there."""
+"""In bytes. What is longer is cut off there, and is no answer."""
 
 _MARGIN_S = 10.0
-# $1 is the root of the file system that is looked at, $2 the longest deadline in hundredths of a second; then number,
-# deadline and script of each question. Answers lie in a directory of this run's own until all are there.
+_GRACE_S = 0.3
+_NAMED = 3
+# $1 is the root of the file system that is looked at; then number, deadline, the same with its grace in hundredths of a
+# second, and script of each question. Answers lie in a directory of this run's own until all are there. A file may not
+# grow beyond the longest answer: what would write more gets an error, and no signal, which would leave a core dump.
 _SCRIPT = r"""
-root=$1 longest=$2; shift 2
+root=$1; shift
 dir=$(mktemp -d) || exit 1
-numbers=
+numbers= waits=
 while [ $# -gt 0 ]; do
-    numbers="$numbers $1"
+    numbers="$numbers $1" waits="$waits $1:$3"
     : >"$dir/$1.out" >"$dir/$1.err"
     (
-        timeout -k 0.2 "$2" sh -c "$3" sh "$root" >"$dir/$1.out" 2>"$dir/$1.err" </dev/null
+        (
+            trap '' XFSZ
+            ulimit -f BLOCKS
+            exec timeout -k 0.2 "$2" sh -c "$4" sh "$root" >"$dir/$1.out" 2>"$dir/$1.err" </dev/null
+        )
         echo $? >"$dir/$1.now" && mv "$dir/$1.now" "$dir/$1.status"
     ) >/dev/null 2>&1 </dev/null &
-    shift 3
+    shift 4
 done
 waited=0
-while [ "$waited" -lt "$longest" ]; do
+while :; do
     missing=
-    for number in $numbers; do [ -f "$dir/$number.status" ] || missing=yes; done
+    for each in $waits; do
+        [ -f "$dir/${each%:*}.status" ] || [ "$waited" -ge "${each#*:}" ] || missing=yes
+    done
     [ -n "$missing" ] || break
     sleep 0.03
     waited=$((waited + 3))
@@ -58,7 +68,7 @@ for number in $numbers; do
     [ "$err" = 0 ] || head -c "$err" "$dir/$number.err"
 done
 rm -rf "$dir"
-""".replace("LONGEST", str(LONGEST_ANSWER))
+""".replace("LONGEST", str(LONGEST_ANSWER)).replace("BLOCKS", str(LONGEST_ANSWER // 512))
 _TIMED_OUT = frozenset({"124", "137", "silent"})
 
 
@@ -66,7 +76,8 @@ _TIMED_OUT = frozenset({"124", "137", "silent"})
 class Question:
     """A question to a host: a POSIX shell script, which finds the root of the file system to look at in `$1`.
 
-    It has to end with status 0 when it could look, also where there was nothing to see.
+    It has to end with status 0 when it could look, also where there was nothing to see. Else the last line of what it
+    wrote says why, on stderr or, where that is empty, on stdout.
     """
 
     name: str
@@ -90,12 +101,21 @@ def ask(host: "Host", questions: Iterable[Question], *, root: str = "") -> Mappi
         HostUnreachable, DeadlineExceeded
     """
     asked = tuple(questions)
-    longest_s = max((question.within_s for question in asked), default=0.0) + 0.3
-    words = [word for at, each in enumerate(asked) for word in (str(at), f"{each.within_s:g}", each.script)]
-    argv = ["sh", "-c", _SCRIPT, "sh", root, str(int(longest_s * 100)), *words]
-    answer = host.run(argv, deadline_s=longest_s + _MARGIN_S).stdout
+    longest_s = max((question.within_s for question in asked), default=0.0) + _GRACE_S
+    words: list[str] = []
+    for at, each in enumerate(asked):
+        words += [str(at), f"{each.within_s:g}", str(int((each.within_s + _GRACE_S) * 100)), each.script]
     try:
-        return _parsed(answer, asked)
+        done = host.run(["sh", "-c", _SCRIPT, "sh", root, *words], deadline_s=longest_s + _MARGIN_S, check=False)
+    except DeadlineExceeded as error:
+        names = ", ".join(question.name for question in asked[:_NAMED])
+        more = f" and {len(asked) - _NAMED} more" if len(asked) > _NAMED else ""
+        what = f"{host.name} did not answer within {longest_s + _MARGIN_S:g} s, asked for {names}{more}"
+        raise DeadlineExceeded(what, why="each question has its own deadline there: the host itself is slow") from error
+    if done.returncode:
+        raise OperationFailed(f"{host.name} cannot be asked anything", why=last_lines(done.stderr))
+    try:
+        return _parsed(done.stdout, asked)
     except (ValueError, IndexError) as error:
         raise OperationFailed(f"{host.name} answered with something else than was asked", why=str(error)) from error
 
@@ -111,7 +131,10 @@ def _parsed(answer: bytes, asked: Sequence[Question]) -> dict[str, Answer]:
         failure = ""
         if status in _TIMED_OUT:
             failure = f"no answer within {question.within_s:g} s"
+        elif int(out) >= LONGEST_ANSWER:
+            failure = f"the answer is longer than {LONGEST_ANSWER >> 20} MiB"
         elif status != "0":
-            failure = next(reversed(errors.strip().splitlines()), f"exit status {status}")
+            said = errors.strip() or text.strip()
+            failure = next(reversed(said.splitlines()), f"exit status {status}")
         found[question.name] = Answer(text, failure)
     return found

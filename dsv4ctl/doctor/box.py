@@ -14,7 +14,24 @@ T = TypeVar("T")
 
 
 class Unseen(Exception):
-    """Something could not be looked at, and why: a sentence without the host's name."""
+    """Something could not be looked at, and why: a sentence without the host's name. `remedy` says how it could be, and
+    is empty where there is nothing better than to look by hand."""
+
+    def __init__(self, why: str, remedy: str = "") -> None:
+        super().__init__(why)
+        self.remedy = remedy
+
+
+AS_ROOT = "run it as root, who alone may see that"
+"""What to do where the kernel shows something to root alone."""
+
+# How the failure of a question goes, and what can be done about it.
+_REMEDIES = (
+    ("no answer within", "look by hand what holds it up, in `dmesg` and with the same question, and run it again"),
+    ("there is no nvidia-smi", "install NVIDIA's driver there, or choose a profile for that machine"),
+    ("connect to bus", "`loginctl enable-linger` starts the user's systemd manager; or take the process supervisor"),
+    ("Permission denied", AS_ROOT),
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +49,8 @@ class Box:
         if answer is None:
             raise Unseen(f"{question} was not asked")
         if answer.failure:
-            raise Unseen(f"{question}: {answer.failure}")
+            remedy = next((remedy for words, remedy in _REMEDIES if words in answer.failure), "")
+            raise Unseen(f"{question}: {answer.failure}", remedy)
         return answer.text
 
     def read(self, question: str, parse: Callable[[str], T]) -> T:

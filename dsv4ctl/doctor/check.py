@@ -45,7 +45,7 @@ class Check:
         remedy: what to do when it fires.
         source: where the fault is described in public; empty where it is plain.
         questions: what has to be asked of the host for it; a function where that depends on the plan.
-        find: the faults of a host; raises Unseen where it cannot look.
+        find: the faults of a host; raises Unseen where it cannot look, after those that it has found.
         applies: whether a host with that plan is asked at all. It looks at the plan alone: nothing is asked yet.
     """
 
@@ -63,25 +63,20 @@ class Check:
         return self.questions(patient) if callable(self.questions) else self.questions
 
     def examine(self, patient: Patient) -> tuple[Finding, ...]:
-        """The findings on one host; one of severity UNKNOWN where it cannot look, none where it does not apply."""
+        """The findings on one host; also one of severity UNKNOWN where it cannot look; none where it does not apply."""
         if not self.applies(patient):
             return ()
+        found: list[Finding] = []
         try:
-            faults = tuple(self.find(patient))
+            for fault in self.find(patient):
+                severity, remedy = fault.severity or self.severity, fault.remedy or self.remedy
+                evidence = {"host": patient.host, **fault.evidence, "source": self.source or None}
+                found.append(Finding(self.code, severity, f"{patient.host}: {fault.message}", remedy, evidence))
         except Unseen as why:
             message = f"{patient.host}: {self.asks} Nobody knows: {why}"
-            remedy = "let it be looked at as root, with NVIDIA's driver where GPUs are meant, or look by hand"
-            return (Finding(self.code, Severity.UNKNOWN, message, remedy, {"host": patient.host, "why": str(why)}),)
-        return tuple(
-            Finding(
-                self.code,
-                fault.severity or self.severity,
-                f"{patient.host}: {fault.message}",
-                fault.remedy or self.remedy,
-                {"host": patient.host, **fault.evidence, "source": self.source or None},
-            )
-            for fault in faults
-        )
+            remedy = why.remedy or f"look by hand: docs/findings/{self.code}.md says how it is known"
+            found.append(Finding(self.code, Severity.UNKNOWN, message, remedy, {"host": patient.host, "why": str(why)}))
+        return tuple(found)
 
 
 def all_checks() -> tuple[Check, ...]:

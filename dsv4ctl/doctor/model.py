@@ -65,11 +65,13 @@ def read_configs(fleet: "Fleet", stack: "Stack") -> tuple[Config | str, ...]:
 
 def parse_config(host: str, path: str, text: str) -> Config:
     """Raises:
-    ValueError: it is no JSON object.
+    ValueError: it is no JSON object, or one that names no model.
     """
     document: Any = json.loads(text)
     if not isinstance(document, dict):
         raise ValueError("no JSON object")  # noqa: TRY004 (what is wrong is the file's content)
+    if not document.get("architectures") and not document.get("model_type"):
+        raise ValueError("it has neither architectures nor model_type")
     inner = document.get("text_config")
     both: dict[str, Any] = {**document, **inner} if isinstance(inner, dict) else document
     lengths = [both[name] for name in _LENGTHS if isinstance(both.get(name), int)]
@@ -97,9 +99,30 @@ def model_findings(
             Finding("MODEL_UNREAD", Severity.UNKNOWN, sentence, "see that the path is right and can be read")
             for sentence in unread
         ),
+        *_without_weights(stack, facts),
         *_same(list(known.values())),
         *(finding for worker in stack.engines for finding in _of_worker(worker, known, facts, size_bytes)),
     )
+
+
+def _without_weights(stack: "Stack", facts: "Mapping[str, HostFacts]") -> Iterator[Finding]:
+    for source in stack.models:
+        host = facts.get(source.host)
+        dummy = [flag_of(worker.argv, "--load-format") == "dummy" for worker in stack.on(source.host)]
+        if (
+            source.make is None
+            and host is not None
+            and host.model_directory
+            and host.model_bytes == 0
+            and not any(dummy)
+        ):
+            yield Finding(
+                "MODEL_UNREAD",
+                Severity.UNKNOWN,
+                f"{source.path} on {source.host} has no weights: no file there ends with .safetensors, .bin or .gguf",
+                "see that the model was fetched whole; what it takes of the GPUs is not known",
+                {"host": source.host, "path": source.path},
+            )
 
 
 def _same(configs: Sequence[Config]) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from dsv4ctl.doctor.versions import version_findings
 from dsv4ctl.errors import CannotLook, Dsv4Error, Interrupted, NothingRunning, OperationFailed
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.fleet import Fleet, OpenHost, open_fleet
-from dsv4ctl.launch import PREFLIGHT_CODES, Launch, preflight, read_hosts, unfit
+from dsv4ctl.launch import PREFLIGHT_CODES, Launch, check_cards, preflight, read_hosts, unfit
 from dsv4ctl.profile.here import load_here
 from dsv4ctl.profile.loading import LoadedProfile
 from dsv4ctl.restart.situation import open_found
@@ -38,6 +38,7 @@ _SAME_HAZARD = {
     "nccl-graph-file-empty": "NCCL_GRAPH_FILE_EMPTY",
 }
 _NOT_ANSWERING = frozenset({"WORKER_DOWN", "WORKER_NOT_STARTED", "WORKER_SILENT"})
+_OF_GPUS = ".gpus"
 _NO_SUCH_GPU = frozenset({"GPU_MISSING", "GPU_TOO_FEW", "DRIVER_MISSING", "DRIVER_FAILS"})
 
 Part = Callable[[], Iterable[Finding]]
@@ -174,13 +175,16 @@ class Examination:
         size = int(profile.model.size_gb * 1024**3) if profile.model.size_gb else None
         yield from model_findings(subject.stack, read_configs(subject.fleet, subject.stack), facts, size)
         if not subject.runs:
-            for problem in unfit(work, facts):
+            problems = unfit(work, facts)
+            for problem in problems:
                 remedy = "correct the profile for this box, or look at the box: `dsv4ctl serve` refuses it"
                 yield Finding("PROFILE_UNFIT", Severity.ERROR, str(problem), remedy, {"key": problem.key})
+            yield from preflight(work, facts)
             try:
-                yield from preflight(work, facts)
+                check_cards(work, facts)
             except CannotLook as error:
-                yield blind("whether it could be started", error)
+                if not any(_OF_GPUS in problem.key for problem in problems):
+                    yield blind("whether the GPUs are those of the plan", error)
 
     def _of_running(self) -> Iterable[Finding]:
         subject = self.subject
@@ -250,7 +254,7 @@ def told_once(findings: Sequence[Finding]) -> list[Finding]:
         hazard, key = finding.evidence.get("hazard"), str(finding.evidence.get("key"))
         if finding.code == "HAZARD" and _SAME_HAZARD.get(str(hazard)) in codes:
             continue
-        if finding.code == "PROFILE_UNFIT" and ".gpus" in key and _NO_SUCH_GPU & codes:
+        if finding.code == "PROFILE_UNFIT" and _OF_GPUS in key and _NO_SUCH_GPU & codes:
             continue
         kept.setdefault((finding.code, finding.message), finding)
     return list(kept.values())

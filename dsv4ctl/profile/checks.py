@@ -196,7 +196,8 @@ def asked_of(profile: Profile, host: str) -> tuple[Asked, ...]:
 
 
 def host_problems(profile: Profile, document: Document, host: str, facts: "HostFacts") -> tuple[Problem, ...]:
-    """What the profile asks of `host` that it does not have: NUMA nodes and GPUs; and GPUs named in two ways."""
+    """What the profile asks of `host` that it does not have: NUMA nodes and GPUs; and GPUs named in two ways. Of GPUs
+    that could not be looked at nothing is said."""
     problems: list[Problem] = []
     chosen = choose(host, asked_of(profile, host), facts.gpus)
     missing = {(item.worker, item.position): item.why for item in chosen.missing}
@@ -212,7 +213,7 @@ def host_problems(profile: Profile, document: Document, host: str, facts: "HostF
         if node is not None and node not in facts.numa_nodes:
             nodes = ", ".join(str(known) for known in sorted(facts.numa_nodes)) or "none"
             note((*path, "numa_node"), f"{node} does not exist on host {host}; its NUMA nodes: {nodes}")
-        for position, gpu in enumerate(worker.spec.gpus):
+        for position, gpu in enumerate(() if facts.gpus_unseen else worker.spec.gpus):
             here = (*path, "gpus", position)
             if why := missing.get((worker.name, position)):
                 note(here, f"{gpu} {why}")

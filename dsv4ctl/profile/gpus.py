@@ -110,13 +110,17 @@ def shown(gpu: PlacedGpu) -> str:
     return f"{gpu.index} ({kernel_id(gpu.pci_bus_id)}, {node})"
 
 
-def choose(host: str, asked: Sequence[Asked], there: Sequence[G]) -> Chosen[G]:
-    """The cards for everything that is asked of one host, which has `there`.
+def choose(host: str, asked: Sequence[Asked], there: Sequence[G], unseen: str = "") -> Chosen[G]:
+    """The cards for everything that is asked of one host, which has `there`; `unseen` says why they could not be looked
+    at.
 
     All that is named comes first. Of the rest, each card goes to the item whose node it is nearest to, item by item in
     the order of the profile where several nodes are as near, and in the order of the bus where several cards are. So no
     two items get the same card, and the same question gets the same answer.
     """
+    if unseen:
+        why = f"cannot be looked for on host {host}: {unseen}"
+        return Chosen({}, tuple(Missing(one.worker, at, gpu, why) for one in asked for at, gpu in enumerate(one.gpus)))
     cards: dict[tuple[str, int], tuple[G, ...]] = {}
     missing: list[Missing] = []
     seats: list[tuple[Asked, int, Nearest]] = []

@@ -88,10 +88,10 @@ def gpus_here(loaded: LoadedProfile) -> tuple[WorkerGpus, ...]:
         return ()
     host = LocalHost()
     try:
-        there = gpus_of(host) if any(worker.spec.host == LOCAL for worker in asking) else ()
+        there, unseen = gpus_of(host) if any(worker.spec.host == LOCAL for worker in asking) else ((), "")
     finally:
         host.close()
-    chosen = choose(LOCAL, asked_of(profile, LOCAL), there)
+    chosen = choose(LOCAL, asked_of(profile, LOCAL), there, unseen)
     found: list[WorkerGpus] = []
     for worker in asking:
         spec = worker.spec

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.facts import HostFacts
 from dsv4ctl.findings import Finding, Severity
-from dsv4ctl.launch import Launch, look_at_hosts, preflight
+from dsv4ctl.launch import Launch, check_cards, look_at_hosts, preflight
 from dsv4ctl.restart.agreement import Settings, by_argv, disagreements, one_sided
 from dsv4ctl.restart.gpus import GpuUse, indices_of, read_gpu_use, tenants
 from dsv4ctl.restart.patch_table import FAILED, Table, expected_table, present_hazards
@@ -38,10 +38,12 @@ def check_new(
 
     Raises:
         ProfileError: the profile names something that a host does not have.
+        CannotLook: the GPUs of a host are not those for which the plan was made, or could not be looked at.
         HostUnreachable
     """
     facts = look_at_hosts(work)
     launch = replace(work, stack=replace(work.stack, workers=tuple(starting)))
+    check_cards(launch, facts)
     gone = {host: [pid for one in leaving if one.host == host for pid in one.pids] for host in work.fleet}
     findings = [*preflight(launch, facts, leaving=gone)]
     settings = [Settings(worker.name, worker.role, "the plan", by_argv(worker.argv)) for worker in work.stack.engines]

@@ -26,6 +26,8 @@ ENDING = frozenset({"note", "end", "ended", "kill", "gone"})
 """Kinds of steps that end the engines."""
 
 _LOOK_EVERY_S = 0.3
+# Once the last engine has ended, a driver without persistence mode has to wake every card before it answers.
+_GPUS_WITHIN_S = 20.0
 
 _HALF_AN_ANSWER = f"not every engine says that it has {ABORT_PATCH}, without which it would be half an answer"
 
@@ -181,7 +183,7 @@ class Ending:
 
         def free() -> bool:
             nonlocal left
-            left = not_given_back(before, read_gpu_use(place.host), wanted, ours)
+            left = not_given_back(before, read_gpu_use(place.host, within_s=_GPUS_WITHIN_S), wanted, ours)
             return not left
 
         try:

@@ -8,17 +8,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dsv4ctl.doctor.asking import ANSWER_WITHIN_S, Question, ask
 from dsv4ctl.errors import OperationFailed
 
 if TYPE_CHECKING:
     from dsv4ctl.hosts.base import Host
     from dsv4ctl.stack import Worker
 
-_DEADLINE_S = 20.0
 # A driver's own bookkeeping moves by a few MiB from one look to the next.
 _SLACK_MIB = 64
-_GPUS = ("nvidia-smi", "--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits")
-_APPS = ("nvidia-smi", "--query-compute-apps=pid,gpu_uuid,used_memory", "--format=csv,noheader,nounits")
+_HAS_SMI = "command -v nvidia-smi >/dev/null || exit 0\n"
+_GPUS = f"{_HAS_SMI}nvidia-smi --query-gpu=index,uuid,memory.used --format=csv,noheader,nounits"
+_APPS = f"{_HAS_SMI}nvidia-smi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits"
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,19 @@ def indices_of(workers: "Iterable[Worker]") -> set[int]:
     return {int(word) for text in visible for word in text.split(",") if word.strip().isdigit()}
 
 
-def read_gpu_use(host: "Host") -> tuple[GpuUse, ...]:
-    """Every GPU of a host; none where there is no nvidia-smi.
+def read_gpu_use(host: "Host", *, within_s: float = ANSWER_WITHIN_S) -> tuple[GpuUse, ...]:
+    """Every GPU of a host; none where there is no nvidia-smi, which is given `within_s`.
 
     Raises:
-        OperationFailed: nvidia-smi is there and its answer cannot be read.
+        OperationFailed: nvidia-smi is there and does not answer, or its answer cannot be read.
         HostUnreachable, DeadlineExceeded
     """
-    there = host.run(["sh", "-c", "command -v nvidia-smi"], deadline_s=_DEADLINE_S, check=False)
-    if there.returncode != 0:
-        return ()
-    gpus, apps = (host.run(query, deadline_s=_DEADLINE_S).text for query in (_GPUS, _APPS))
+    answers = ask(host, [Question("GPUs", _GPUS, within_s), Question("processes", _APPS, within_s)])
+    for answer in answers.values():
+        if answer.failure:
+            raise OperationFailed(f"nvidia-smi on {host.name} does not tell who uses the GPUs", why=answer.failure)
     try:
-        return parse_gpu_use(gpus, apps)
+        return parse_gpu_use(answers["GPUs"].text, answers["processes"].text)
     except ValueError as error:
         raise OperationFailed(f"nvidia-smi on {host.name} answered in a way we cannot read", why=str(error)) from error
 

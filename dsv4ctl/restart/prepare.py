@@ -168,7 +168,8 @@ def _of_the_boxes(situation: Situation) -> list[Finding]:
 
     def told(loaded: LoadedProfile) -> tuple[Finding, ...]:
         stack = build_stack(loaded, {name: place.site for name, place in fleet.items()})
-        return quick_findings(loaded.profile, fleet, stack, without=PREFLIGHT_CODES)
+        # Who else uses the GPUs is told by what is known of the running workers (`gpu_findings`).
+        return quick_findings(loaded.profile, fleet, stack, without=PREFLIGHT_CODES | {"GPU_SHARED"})
 
     fleet = situation.found.fleet
     new = told(situation.loaded)

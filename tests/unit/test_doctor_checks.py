@@ -44,7 +44,12 @@ def _driver_missing(box: Recorded) -> None:
 
 def _orphan(box: Recorded) -> None:
     box.process(4711, "sglang::schedul")
-    box.nvidia_smi(nvidia_smi(users=f"4711, {uuid(2)}, 60123\n4712, {uuid(3)}, 60123\n"))
+    box.nvidia_smi(nvidia_smi(users=f"4711, {uuid(2)}, 60123\n"))
+
+
+def _stranger(box: Recorded) -> None:
+    box.process(4712, "VLLM::EngineCor")
+    box.nvidia_smi(nvidia_smi(users=f"4712, {uuid(1)}, 50000\n4712, {uuid(3)}, 10123\n"))
 
 
 def _namespaces(box: Recorded) -> None:
@@ -96,6 +101,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "GPU_ON_OTHER_NODE": Broken(lambda box: box.bus(topology({0: {"node": 1}}))),
     "GPU_TOO_FEW": Broken(sets=("prefill.args.tp-size=8",), severity=Severity.ERROR),
+    "GPU_SHARED": Broken(_stranger),
     "HMM_ON": Broken(lambda box: box.kernel(hmm_disabled="N")),
     "HUGEPAGES_RESERVED": Broken(lambda box: box.node(1, huge_gib=200)),
     "IOMMU_TRANSLATES": Broken(lambda box: box.bus(topology({index: {"iommu": "DMA-FQ"} for index in range(8)}))),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dsv4ctl.findings import Severity
+from dsv4ctl.doctor.check import examine
+from dsv4ctl.findings import Finding, Severity
 from tests.box_gpus import (
     BUS_IDS,
     DOWNSTREAM,
@@ -20,8 +21,8 @@ from tests.box_gpus import (
     topology,
     uuid,
 )
-from tests.boxes import UNIT, healthy
-from tests.patients import ONE_WORKER, findings_on, of, severities, told
+from tests.boxes import UNIT, Recorded, cards, healthy, look
+from tests.patients import CHECKS, ONE_WORKER, TWO_HOSTS, findings_on, of, patient, severities, told
 
 
 def test_an_idle_card_has_a_slow_link_on_purpose_and_a_busy_one_has_not(tmp_path: Path) -> None:
@@ -83,6 +84,102 @@ def test_a_lost_gpu_moves_the_numbers_of_those_behind_it(tmp_path: Path) -> None
     assert "moved up" in missing.message
     # What is number 3 now was number 4 before, on the other socket.
     assert "GPU 3 (0000:81:00.0) of prefill-0 is on NUMA node 1" in of(box, "GPU_ON_OTHER_NODE")[0].message
+
+
+NEAREST = ("prefill.workers[0].gpus='4 nearest to node 0'", "decode.workers[0].gpus='4 nearest to node 1'")
+
+
+def planned_findings(box: Recorded, *sets: str) -> list[Finding]:
+    """What all checks say of a plan that is made with the GPUs of the box, as far as they can be seen."""
+    plan = patient(box.root, sets, gpus=cards(box))
+    return list(examine(CHECKS, look(box, CHECKS, plan)))
+
+
+def test_cards_whose_node_nobody_knows_are_not_missing(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.bus(topology({index: {"node": -1} for index in range(8)}))
+    found = planned_findings(box, *NEAREST, "NCCL_P2P_LEVEL=PHB")
+    assert {(finding.code, finding.severity) for finding in found} == {
+        ("GPU_ON_OTHER_NODE", Severity.UNKNOWN),
+        ("NCCL_P2P_OFF", Severity.UNKNOWN),
+    }
+    assert all("does not know on which NUMA node GPU 0 (0000:01:00.0) is" in finding.message for finding in found)
+    assert all(finding.remedy == "name the cards by bus id in the profile" for finding in found)
+    # Whether all cards are of one model can be told where they are.
+    box.nvidia_smi(nvidia_smi({5: Card(name="NVIDIA GeForce RTX 5090")}))
+    assert ("GPU_MODELS_DIFFER", Severity.UNKNOWN) in {
+        (finding.code, finding.severity) for finding in planned_findings(box, *NEAREST)
+    }
+
+
+def test_too_few_cards_near_a_node_are_missing_and_not_one_of_that_number(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.nvidia_smi(nvidia_smi({7: None}))
+    missing = [finding for finding in planned_findings(box, *NEAREST) if finding.code == "GPU_MISSING"]
+    assert [finding.message for finding in missing] == [
+        "local: decode-0 asks for the 4 nearest to node 1, and not so many GPUs are left for it: the driver shows 7"
+    ]
+
+
+def test_a_driver_whose_module_is_not_shown_is_judged_by_nvidia_smi(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    (box.root / "proc/driver/nvidia/version").unlink()
+    assert of(box, "DRIVER_OLD") == []
+    (closed,) = of(box, "DRIVER_CLOSED")
+    assert closed.severity is Severity.UNKNOWN
+    assert "modinfo" in closed.remedy
+    box.nvidia_smi(nvidia_smi(driver="550.54.15"))
+    (old,) = of(box, "DRIVER_OLD")
+    assert (old.severity, old.evidence["driver"]) == (Severity.ERROR, "550.54.15")
+    box.program("nvidia-smi", "exit 9")
+    assert severities(of(box, "DRIVER_OLD")) == [Severity.UNKNOWN]
+
+
+def test_a_link_of_which_nobody_tells_is_unknown_and_the_others_are_looked_at(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    silent = {"current_link_width": "255", "max_link_width": "255"}
+    silent |= {"current_link_speed": "Unknown", "max_link_speed": "Unknown"}
+    said = nvidia_smi({6: Card(lanes=8)})
+    said["gpus"] = said["gpus"].replace("12.0, 1, 5, 16, 16, P8", "12.0, [N/A], [N/A], [N/A], [N/A], P8", 1)
+    box.nvidia_smi(said)
+    box.bus(topology({0: {"more": silent}}, {5: {"gen_max": 4}}))
+    narrow, unknown = of(box, "PCIE_LINK_NARROW")
+    assert "GPU 6" in narrow.message
+    assert (unknown.severity, "the lanes of GPU 0 (0000:01:00.0)" in unknown.message) == (Severity.UNKNOWN, True)
+    slow, unknown = of(box, "PCIE_LINK_SLOW")
+    assert "GPU 5" in slow.message
+    assert "how fast the link of GPU 0 (0000:01:00.0) runs" in unknown.message
+
+
+def test_a_card_without_a_bar1_section_is_unknown_and_the_others_are_looked_at(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    said = nvidia_smi({6: Card(bar1_mib=256)})
+    said["bar1"] = said["bar1"].replace("BAR1 Memory Usage", "", 1)
+    box.nvidia_smi(said)
+    small, unknown = of(box, "BAR1_SMALL")
+    assert "GPU 6" in small.message
+    assert unknown.message.endswith("nvidia-smi -q -d MEMORY tells no BAR1 of GPU 0 (0000:01:00.0)")
+
+
+def test_what_is_no_list_of_gpus_is_no_answer_of_the_driver(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.program("nvidia-smi", "head -c 3000 /dev/urandom")
+    assert severities(of(box, "DRIVER_FAILS")) == [Severity.UNKNOWN]
+
+
+def test_what_could_be_done_fits_why_nobody_knows(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.program("systemctl", "echo 'Failed to connect to bus: No such file or directory' >&2; exit 1")
+    (files,) = of(box, "OPEN_FILES_LOW")
+    assert "enable-linger" in files.remedy
+    (memory,) = of(box, "NODE_MEMORY_LOW", "prefill.workers[0].numa_node=3")
+    assert "correct numa_node of prefill-0 in the profile: there is 0, 1" in memory.remedy
+    (box.root / "bin/nvidia-smi").unlink()
+    (driver,) = of(box, "GPU_MISSING")
+    assert "install NVIDIA's driver" in driver.remedy
+    box.prints("timedatectl", ["maybe"])
+    (clock,) = of(box, "CLOCK_NOT_SYNCHRONISED", own=TWO_HOSTS)
+    assert "docs/findings/CLOCK_NOT_SYNCHRONISED.md" in clock.remedy
 
 
 def test_a_driver_that_finds_no_gpu_says_which_are_missing(tmp_path: Path) -> None:
@@ -225,6 +322,37 @@ def test_orphans_are_told_with_what_they_hold(tmp_path: Path) -> None:
     (found,) = of(box, "ORPHAN_ENGINES")
     assert found.severity is Severity.WARNING
     assert "nobody knows" in found.message
+
+
+def test_who_else_holds_memory_of_the_gpus_is_told(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.process(4712, "VLLM::EngineCor")
+    box.process(4713, "python3", unit="dsv4-another-prefill-0")
+    users = f"4712, {uuid(1)}, 50000\n4712, {uuid(3)}, 10123\n4713, {uuid(4)}, [N/A]\n9999, {uuid(6)}, 7\n"
+    box.nvidia_smi(nvidia_smi(users=users))
+    assert [finding.message for finding in of(box, "GPU_SHARED")] == [
+        (
+            "local: pid 4712 (VLLM::EngineCor), which is none of ours, holds 60123 MiB of GPU 1 (0000:11:00.0), "
+            "GPU 3 (0000:31:00.0)"
+        ),
+        "local: pid 4713 (python3), which is none of ours, holds memory, nobody says how much, of GPU 4 (0000:81:00.0)",
+        "local: pid 9999, which is none of ours, holds 7 MiB of GPU 6 (0000:a1:00.0)",
+    ]
+    # Whoever is on other cards does not matter.
+    only_two = ("prefill.workers[0].gpus=[0]", "decode.workers[0].gpus=[6]", "args.tp-size=1")
+    assert [finding.evidence["pid"] for finding in of(box, "GPU_SHARED", *only_two)] == [9999]
+
+
+def test_our_own_engines_hold_their_memory_rightly_and_what_cannot_be_seen_is_unknown(tmp_path: Path) -> None:
+    box = healthy(tmp_path)
+    box.process(800, "python3", unit=f"{UNIT}prefill-0")
+    box.process(801, "sglang::schedul", ppid=800, unit=f"{UNIT}prefill-0")
+    box.nvidia_smi(nvidia_smi(users=f"801, {uuid(1)}, 70000\n"))
+    assert of(box, "GPU_SHARED") == []
+    box.nvidia_smi(nvidia_smi(users=f"801, {uuid(1)}, 70000\n9999, {uuid(2)}, 70000\n"))
+    (found,) = of(box, "GPU_SHARED")
+    assert found.severity is Severity.UNKNOWN
+    assert "the driver names pid 9999, and there is no such process here" in found.message
 
 
 def test_a_server_that_is_pid_1_of_its_container_has_its_schedulers(tmp_path: Path) -> None:

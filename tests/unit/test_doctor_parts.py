@@ -122,7 +122,7 @@ def test_two_hosts_must_have_the_same_model_and_one_that_cannot_be_read_is_unkno
 
 
 def test_the_configuration_of_a_model_is_read_where_models_have_it() -> None:
-    text = {"text_config": {"max_position_embeddings": 9}, "torch_dtype": "bfloat16"}
+    text = {"model_type": "deepseek_v4", "text_config": {"max_position_embeddings": 9}, "torch_dtype": "bfloat16"}
     read = parse_config("h", "p", json.dumps(text))
     assert (read.length, read.dtype, read.quantization) == (9, "bfloat16", None)
 
@@ -144,10 +144,29 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_whatever_a_configuration_holds_it_is_read_or_refused(document: object) -> None:
+    if isinstance(document, dict):
+        document["model_type"] = "deepseek_v4"
     try:
         parse_config("h", "p", json.dumps(document))
     except ValueError:
         assert not isinstance(document, dict)
+
+
+def test_a_configuration_that_names_no_model_is_none() -> None:
+    with pytest.raises(ValueError, match="neither architectures nor model_type"):
+        parse_config("h", "p", "{}")
+    assert parse_config("h", "p", '{"architectures": ["DeepseekV4ForCausalLM"]}').length is None
+
+
+def test_a_model_without_weights_is_told_unless_none_are_loaded() -> None:
+    facts = {"local": replace(FACTS, model_bytes=0)}
+    (finding,) = model_findings(stack(), [config()], facts, None)
+    assert (finding.code, finding.severity) == ("MODEL_UNREAD", Severity.UNKNOWN)
+    assert "/models/DeepSeek-V4-Flash-NVFP4 on local has no weights" in finding.message
+    assert model_findings(stack("args.load-format=dummy"), [config()], facts, None) == ()
+    # Nothing is said of the weights of a model that is not there, or whose files were not counted.
+    for other in (replace(FACTS, model_directory=False, model_bytes=0), FACTS):
+        assert model_findings(stack(), [config()], {"local": other}, None) == ()
 
 
 def test_timers_of_a_plan_that_stand_wrong_are_findings_and_a_slip_is_unknown() -> None:

@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - a sentence stays on its line
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,19 @@ def test_a_selector_reaches_the_environment_the_plan_and_the_record(tmp_path: Pa
     assert unresolved(stack) == ()
 
 
+def test_one_card_under_two_names_is_told_with_the_plan(tmp_path: Path) -> None:
+    stack = stack_of(load(tmp_path, '["0000:01:00.0", 0, 1]', '["11:00.0", 5]'), BOX)
+    assert unresolved(stack) == snapshot(
+        (
+            "prefill-0: GPU 0 (0000:01:00.0, node 0) on local is named twice",
+            "decode-0: GPU 1 (0000:11:00.0, node 0) on local is named by prefill-0 as well",
+        )
+    )
+    assert unresolved(stack_of(load(tmp_path, '["0000:01:00.0", 1]', "[0, 5]"), BOX)) == snapshot(
+        ("decode-0: GPU 0 (0000:01:00.0, node 0) on local is named by prefill-0 as well",)
+    )
+
+
 def test_a_plan_can_be_looked_at_where_there_is_no_gpu(tmp_path: Path) -> None:
     stack = stack_of(load(tmp_path, '"2 nearest to node 1"', '["0000:81:00.0", 0]'), ())
     assert [worker.env.get("CUDA_VISIBLE_DEVICES") for worker in stack.engines] == [
@@ -238,6 +252,22 @@ def test_a_plan_can_be_looked_at_where_there_is_no_gpu(tmp_path: Path) -> None:
             "decode-0: 0 does not exist on host local; its GPUs: none",
         )
     )
+
+
+def test_gpus_that_could_not_be_looked_at_are_not_said_to_be_missing(tmp_path: Path) -> None:
+    unseen = "nvidia-smi: no answer within 1.5 s"
+    loaded = load(tmp_path, '"2 nearest to node 1"', "[4]")
+    stack = build_stack(loaded, {"local": Site("/opt/python", "/state", "/home/op", "/tmp/op", (), unseen)})
+    assert unresolved(stack) == snapshot(
+        (
+            "prefill-0: 2 nearest to node 1 cannot be looked for on host local: nvidia-smi: no answer within 1.5 s",
+            "decode-0: 4 cannot be looked for on host local: nvidia-smi: no answer within 1.5 s",
+        )
+    )
+    box = card_box(tmp_path / "box")
+    with closing(box.host()) as host:
+        facts = read_facts(host, state_root="/", model_path="", python="/none", root=box.root)
+    assert loaded.host_problems("local", replace(facts, gpus=(), gpus_unseen=unseen)) == ()
 
 
 def test_a_host_that_cannot_give_them_is_told_before_a_start(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from dsv4ctl.doctor.box import Patient
+from dsv4ctl.doctor.box import Patient, Unseen
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.gpus import DRIVER, driver
+from dsv4ctl.doctor.looks.gpus import DRIVER, driver, version_text
 from dsv4ctl.doctor.looks.pci import PCI, blackwells
 from dsv4ctl.doctor.looks.plan import wants_gpus
 from dsv4ctl.findings import Severity
@@ -12,13 +12,19 @@ from dsv4ctl.findings import Severity
 
 def _find(patient: Patient) -> Iterator[Fault]:
     found = driver(patient.box)
-    if found.version is None or found.is_open:
+    if found.is_open or (found.version is None and not found.has_smi):
         return
     if cards := blackwells(patient.box):
+        if found.version is None:
+            raise Unseen(
+                "there is an nvidia-smi, and no /proc/driver/nvidia/version, which names the modules that are loaded",
+                "`modinfo -F license nvidia` on the machine itself says Dual MIT/GPL for the open ones",
+            )
+        version = version_text(found.version)
         yield Fault(
-            f"driver {found.text} was loaded with its closed kernel modules, and {', '.join(cards)} run with the open "
+            f"driver {version} was loaded with its closed kernel modules, and {', '.join(cards)} run with the open "
             "ones alone",
-            {"driver": found.text, "cards": len(cards)},
+            {"driver": version, "cards": len(cards)},
         )
 
 

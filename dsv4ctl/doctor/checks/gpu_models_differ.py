@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import Check, Fault
-from dsv4ctl.doctor.looks.gpus import GPUS, planned, takes
+from dsv4ctl.doctor.looks.gpus import GPUS, own_gpus, planned
 from dsv4ctl.doctor.looks.plan import gpu_workers, wants_gpus
 from dsv4ctl.findings import Severity
 
@@ -13,7 +13,9 @@ from dsv4ctl.findings import Severity
 def _find(patient: Patient) -> Iterator[Fault]:
     there = planned(patient)
     for worker in gpu_workers(patient):
-        own = [gpu for gpu in there if takes(worker, gpu)]
+        if len({(gpu.name, gpu.memory_mib) for gpu in there}) < 2:
+            return
+        own = own_gpus(worker, there)
         kinds = Counter((gpu.name, gpu.memory_mib) for gpu in own)
         if len(kinds) > 1:
             (usual, _), *_ = kinds.most_common(1)

@@ -12,7 +12,10 @@ from dsv4ctl.findings import Severity
 def _find(patient: Patient) -> Iterator[Fault]:
     found = kernel(patient.box)
     if not found.uvm_loaded:
-        raise Unseen("nvidia_uvm is not loaded; the first CUDA program loads it")
+        raise Unseen(
+            "nvidia_uvm is not loaded; the first CUDA program loads it",
+            "`modprobe nvidia_uvm` once the driver is there, and run it again",
+        )
     # A module without the parameter knows no HMM.
     if found.hmm_disabled is False:
         yield Fault("HMM of nvidia_uvm is not switched off", {"uvm_disable_hmm": False})

@@ -40,7 +40,10 @@ def _find(patient: Patient) -> Iterator[Fault]:
     for number_, workers in by_node.items():
         node = there.get(number_)
         if node is None:
-            raise Unseen(f"there is no NUMA node {number_}, to which {workers[0].name} is bound")
+            raise Unseen(
+                f"there is no NUMA node {number_}, to which {workers[0].name} is bound",
+                f"correct numa_node of {workers[0].name} in the profile: there is {', '.join(map(str, there))}",
+            )
         needed = sum(_needed(worker) for worker in workers)
         if node.available < needed:
             names = ", ".join(worker.name for worker in workers)

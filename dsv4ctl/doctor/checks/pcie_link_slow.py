@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from dsv4ctl.doctor.box import Patient
+from dsv4ctl.doctor.box import Patient, Unseen
 from dsv4ctl.doctor.check import Check, Fault
 from dsv4ctl.doctor.looks.gpus import GPUS
-from dsv4ctl.doctor.looks.pci import PCI, planned_cards
+from dsv4ctl.doctor.looks.pci import LINK_BY_HAND, PCI, planned_cards
 from dsv4ctl.doctor.looks.plan import wants_gpus
 from dsv4ctl.findings import Severity
 
@@ -14,8 +14,11 @@ _AT_WORK = frozenset({"P0", "P1", "P2"})
 
 
 def _find(patient: Patient) -> Iterator[Fault]:
+    untold = []
     for card in planned_cards(patient):
         gpu, place = card.gpu, card.place
+        if place.device.speed is None and (gpu is None or gpu.link_gen is None or gpu.link_gen_max is None):
+            untold.append(card.named)
         slot, own = place.slot.speed_max if place.slot is not None else None, place.device.speed_max
         if slot is not None and own is not None and slot < own:
             yield Fault(
@@ -34,6 +37,10 @@ def _find(patient: Patient) -> Iterator[Fault]:
                 f"Gen{gpu.link_gen_max}",
                 {"gpu": gpu.index, "gen": gpu.link_gen, "gen_max": gpu.link_gen_max, "pstate": gpu.pstate},
             )
+    if untold:
+        raise Unseen(
+            f"neither nvidia-smi nor the kernel tells how fast the link of {', '.join(untold)} runs", LINK_BY_HAND
+        )
 
 
 CHECK = Check(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dsv4ctl.doctor.box import Patient, Unseen
+from dsv4ctl.doctor.box import AS_ROOT, Patient, Unseen
 from dsv4ctl.doctor.check import Check, Fault
 from dsv4ctl.doctor.looks.gpus import GPUS
 from dsv4ctl.doctor.looks.kernel import KERNEL, kernel
@@ -22,7 +22,7 @@ def _find(patient: Patient) -> Iterator[Fault]:
         place = card.place
         states = place.device.aspm_states
         if states is None and policy != "performance":
-            raise Unseen(f"the kernel does not tell whether the link of {card.named} may sleep")
+            raise Unseen(f"the kernel does not tell whether the link of {card.named} may sleep", AS_ROOT)
         if states:
             yield Fault(f"the link of {card.named} may sleep ({states})", {"gpu": card.index, "states": states})
         if place.slot is not None and place.slot.power == "auto" and place.device.power == "auto":

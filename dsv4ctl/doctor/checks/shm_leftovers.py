@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dsv4ctl.doctor.box import Patient, Unseen
+from dsv4ctl.doctor.box import AS_ROOT, Patient, Unseen
 from dsv4ctl.doctor.check import Check, Fault
 from dsv4ctl.doctor.looks.leftovers import LEFTOVERS, unused
 from dsv4ctl.findings import Severity
@@ -30,7 +30,8 @@ def _find(patient: Patient) -> Iterator[Fault]:
     elif found:
         raise Unseen(
             f"{len(found)} files of engines are in /dev/shm, and not every process may be looked into to see who "
-            "uses them"
+            "uses them",
+            f"{AS_ROOT}; in a container, run it on the machine itself",
         )
 
 

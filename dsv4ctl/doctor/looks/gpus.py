@@ -5,32 +5,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dsv4ctl.doctor.asking import Question
-from dsv4ctl.doctor.box import Box, Patient
-from dsv4ctl.profile.gpus import NamedGpu, is_gpu, nearest_of
+from dsv4ctl.doctor.box import Box, Patient, Unseen
+from dsv4ctl.profile.gpus import NamedGpu, Nearest, is_gpu, nearest_of
 from dsv4ctl.stack import Worker
 
 _FIELDS = (
     *("index", "uuid", "pci.bus_id", "name", "driver_version", "memory.total", "compute_cap"),
     *("pcie.link.gen.current", "pcie.link.gen.max", "pcie.link.width.current", "pcie.link.width.max", "pstate"),
 )
-# nvidia-smi says on stdout why it fails.
-_SMI = r"""
-command -v nvidia-smi >/dev/null || { echo "there is no nvidia-smi" >&2; exit 1; }
-smi() {
-    said=$(nvidia-smi "$@") && printf '%s\n' "$said" && return
-    status=$?
-    printf '%s\n' "$said" >&2
-    exit $status
-}
-"""
+_SMI = """command -v nvidia-smi >/dev/null || { echo "there is no nvidia-smi" >&2; exit 1; }
+exec nvidia-smi"""
+_VERSION = r"\d{3,}\.\d+(?:\.\d+)?"
 _NONE_FOUND = "No devices were found"
 
-GPUS = Question("nvidia-smi", f"{_SMI}\nsmi --query-gpu={','.join(_FIELDS)} --format=csv,noheader,nounits")
-BAR1 = Question("nvidia-smi -q -d MEMORY", f"{_SMI}\nsmi -q -d MEMORY")
-TOPOLOGY = Question("nvidia-smi topo -m", f"{_SMI}\nsmi topo -m")
+GPUS = Question("nvidia-smi", f"{_SMI} --query-gpu={','.join(_FIELDS)} --format=csv,noheader,nounits")
+BAR1 = Question("nvidia-smi -q -d MEMORY", f"{_SMI} -q -d MEMORY")
+TOPOLOGY = Question("nvidia-smi topo -m", f"{_SMI} topo -m")
 GPU_USERS = Question(
     "nvidia-smi --query-compute-apps",
-    f"{_SMI}\nsmi --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits",
+    f"{_SMI} --query-compute-apps=pid,gpu_uuid,used_memory --format=csv,noheader,nounits",
 )
 DRIVER = Question(
     "/proc/driver/nvidia",
@@ -39,6 +32,9 @@ if [ -r "$1/proc/driver/nvidia/version" ]; then head -n1 "$1/proc/driver/nvidia/
 if command -v nvidia-smi >/dev/null; then echo "nvidia-smi is there"; fi
 """,
 )
+
+BY_BUS_ID = "name the cards by bus id in the profile"
+"""What to do where it cannot be told which are the nearest to a node."""
 
 DISTANCES = ("NV", "PIX", "PXB", "PHB", "NODE", "SYS")
 """How far apart two GPUs are in `nvidia-smi topo -m`, the nearest first: NVLink, one PCIe switch, several, the host
@@ -78,11 +74,6 @@ class Driver:
     version: tuple[int, ...] | None
     is_open: bool
     has_smi: bool
-
-    @property
-    def text(self) -> str:
-        """Its version as NVIDIA writes it."""
-        return "none" if self.version is None else ".".join(f"{part:02d}" for part in self.version)
 
 
 @dataclass(frozen=True)
@@ -131,10 +122,26 @@ def takes(worker: Worker, gpu: NamedGpu) -> bool:
     return not worker.gpus or any(is_gpu(item, gpu) for item in worker.gpus)
 
 
+def own_gpus(worker: Worker, there: Iterable[Gpu]) -> list[Gpu]:
+    """Those of the GPUs that a worker takes.
+
+    Raises:
+        Unseen: it asks for the nearest to a node, and which these are could not be told when the plan was made.
+    """
+    if open_items(worker):
+        raise Unseen(f"GPUs of {worker.name}: {'; '.join(worker.unresolved)}", BY_BUS_ID)
+    return [gpu for gpu in there if takes(worker, gpu)]
+
+
+def open_items(worker: Worker) -> list[Nearest]:
+    """What a worker asks for as the nearest to a node, and no cards were found for when the plan was made."""
+    return [nearest for item in worker.gpus if (nearest := nearest_of(item))]
+
+
 def missing(worker: Worker, there: Iterable[Gpu]) -> list[int | str]:
-    """What a worker names and is not there."""
+    """What a worker names, by number or by bus id, and is not there."""
     known = list(there)
-    return [item for item in worker.gpus if not any(is_gpu(item, gpu) for gpu in known)]
+    return [item for item in worker.gpus if not nearest_of(item) and not any(is_gpu(item, gpu) for gpu in known)]
 
 
 def asked_for(worker: Worker) -> int:
@@ -179,6 +186,27 @@ def driver(box: Box) -> Driver:
     Unseen
     """
     return box.read(DRIVER.name, parse_driver)
+
+
+def driver_version(box: Box) -> tuple[int, ...] | None:
+    """The version of the driver: of the loaded kernel module, or what nvidia-smi has, where the kernel shows none (in
+    a container); None where there is no driver at all.
+
+    Raises:
+        Unseen: neither tells.
+    """
+    found = driver(box)
+    if found.version is not None or not found.has_smi:
+        return found.version
+    said = next((gpu.driver for gpu in gpus(box)), "")
+    if not re.fullmatch(_VERSION, said):
+        raise Unseen("the kernel shows no driver that is loaded, and nvidia-smi no GPU with a driver's version")
+    return tuple(int(part) for part in said.split("."))
+
+
+def version_text(version: tuple[int, ...]) -> str:
+    """A driver's version as NVIDIA writes it."""
+    return ".".join(f"{part:02d}" for part in version)
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
@@ -269,7 +297,8 @@ def parse_driver(text: str) -> Driver:
     said = next((line for line in lines if line.startswith("NVRM version:")), None)
     if said is None:
         return Driver(None, is_open=False, has_smi=has_smi)
-    match = re.search(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s", f"{said} ")
+    match = re.search(rf"\s({_VERSION})\s", f"{said} ")
     if match is None:
         raise ValueError(f"no version in {said!r}")
-    return Driver(tuple(int(part) for part in match[1].split(".")), "Open Kernel Module" in said, has_smi)
+    version = tuple(int(part) for part in match[1].split("."))
+    return Driver(version, "Open Kernel Module" in said, has_smi)

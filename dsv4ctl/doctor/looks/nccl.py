@@ -7,7 +7,7 @@ import itertools
 import re
 
 from dsv4ctl.doctor.box import Patient
-from dsv4ctl.doctor.looks.gpus import Gpu, distances, gpus, takes
+from dsv4ctl.doctor.looks.gpus import Gpu, distances, gpus, own_gpus
 from dsv4ctl.doctor.looks.plan import gpu_workers, ranks
 from dsv4ctl.stack import Worker
 
@@ -41,7 +41,7 @@ def pairs(patient: Patient, worker: Worker) -> list[tuple[Gpu, Gpu, str]]:
     Raises:
         Unseen
     """
-    own = [gpu for gpu in gpus(patient.box) if takes(worker, gpu)]
+    own = own_gpus(worker, gpus(patient.box))
     far = distances(patient.box)
     return [
         (one, other, _OF_TOPOLOGY[far[one.index, other.index]])

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dsv4ctl.doctor.asking import Question
-from dsv4ctl.doctor.box import Box, Patient, Unseen
+from dsv4ctl.doctor.box import AS_ROOT, Box, Patient, Unseen
 from dsv4ctl.doctor.looks.gpus import Gpu, names_by_bus_id, planned, short, takes
 from dsv4ctl.stack import Worker
 
@@ -41,6 +41,11 @@ done 2>/dev/null
 
 ROOT_PORT, SWITCH_UPSTREAM, SWITCH_DOWNSTREAM = 4, 5, 6
 """Kinds of PCI Express ports (PCI Express Capabilities Register, Device/Port Type)."""
+
+LINK_BY_HAND = (
+    "see LnkSta in `lspci -vv` as root: a link that tells nothing may be down; `dmesg` then has the card's fall"
+)
+"""What to do where nobody tells of a card's link."""
 
 # Device ids as the PCI ID repository has them for GB202 (https://pci-ids.ucw.cz/read/PC/10de).
 _GB202 = range(0x2B80, 0x2C00)
@@ -86,7 +91,7 @@ class Device:
             Unseen: we may not read it.
         """
         if len(self.config) <= _PUBLIC_BYTES:
-            raise Unseen(f"the configuration of {self.bus_id} is shown to root alone")
+            raise Unseen(f"the configuration of {self.bus_id} is shown to root alone", AS_ROOT)
         at = next(_capabilities(self.config, _EXPRESS), None)
         return None if at is None or at + 0x12 > len(self.config) else (at, self.config[at + 2] >> 4)
 
@@ -98,7 +103,7 @@ class Device:
             Unseen: we may not read it.
         """
         if len(self.config) <= _EXTENDED_AT:
-            raise Unseen(f"the configuration of {self.bus_id} is shown to root alone")
+            raise Unseen(f"the configuration of {self.bus_id} is shown to root alone", AS_ROOT)
         at = next(_extended_capabilities(self.config, _ACS), None)
         return None if at is None or at + 8 > len(self.config) else self.config[at + 6] | self.config[at + 7] << 8
 
@@ -195,7 +200,9 @@ def planned_cards(patient: Patient) -> tuple[Card, ...]:
     """
     there = gpus_on_bus(patient.box)
     if not there:
-        raise Unseen("there is no NVIDIA GPU on the PCI bus")
+        raise Unseen(
+            "there is no NVIDIA GPU on the PCI bus", "choose a profile for that machine, or look for the cards"
+        )
     try:
         known = planned(patient)
     except Unseen:
