@@ -14,6 +14,7 @@ COMMANDS = {
     "doctor": "Examine hosts, plan and what runs, and say what is wrong and what to do.",
     "probe": "Ask every hop of a request for answers that are known, and say which hop fails.",
     "watch-inflight": "Tell a request that is pinned in prefill's inflight queue from flow.",
+    "tune-timeout": "Say which inflight timeout the evidence supports, and what it costs.",
     "logs": "Show or follow the logs of the workers.",
     "profile": "List, show and check profiles.",
 }

@@ -1,0 +1,32 @@
+"""dsv4ctl tune-timeout: which inflight timeout does the evidence support, and what does it cost?"""
+
+from typing import Annotated
+
+import typer
+
+from dsv4ctl.console import Output, command_session
+from dsv4ctl.options import OutputOption, ProfileArgument
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def tune_timeout(
+    profile: ProfileArgument = None,
+    window: Annotated[
+        float, typer.Option(min=10.0, max=604800, help="Seconds to look at what leaves the inflight queue.")
+    ] = 600.0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Measure times in prefill's inflight queue and recommend a timeout for its watchdog. Changes nothing."""
+    with command_session("tune-timeout", output) as console:
+        from dsv4ctl.hosts.connect import open_host
+        from dsv4ctl.signals import interruptible
+        from dsv4ctl.targets import open_target
+        from dsv4ctl.tuning.session import tune
+
+        with interruptible() as interrupts, open_target(profile, open_host) as target:
+            console.target = target.name
+            code = tune(console, target, interrupts, window_s=window)
+        if code:
+            raise typer.Exit(code)

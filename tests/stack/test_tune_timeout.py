@@ -1,0 +1,16 @@
+"""tune-timeout on the running engine: with too little evidence it says what is missing, and names no number."""
+
+import pytest
+
+from tests.engine import Dsv4, StackProfile
+
+pytestmark = pytest.mark.stack
+
+
+def test_with_too_little_it_says_how_much_is_missing_and_names_no_number(dsv4: Dsv4, shared: StackProfile) -> None:
+    done = dsv4.run("tune-timeout", shared.path, "--window", "12", "-o", "json")
+    assert done.code == 5, done.err
+    result = done.document["result"]
+    assert (result["bound"], result["recommended"]) == (None, None)
+    assert result["why_no_bound"]["missing"] > 0
+    assert {timer["letter"] for timer in result["timers"]} == {"H", "T", "S", "W", "B", "R"}
