@@ -146,7 +146,8 @@ def _bundle(
     for name, size, why in bundle.rows():
         console.say(f"{size:>10}  {name}{f'  (missing: {why})' if why else ''}")
     size = write(bundle, path)
-    console.say(f"{path} has {len(tuple(bundle.rows()))} files, {size} bytes; secrets were taken out")
+    console.say(f"{path} has {len(tuple(bundle.rows()))} files, {size} bytes")
+    console.say("what is known or looks like a secret is a fingerprint there; look through it before you hand it out")
     return {"path": str(path), "bytes": size, "missing": [member.name for member in bundle.missing]}
 
 

@@ -50,7 +50,9 @@ def subject_of(directory: Path, toml: str = "") -> Subject:
 
 @given(
     secret=SECRETS.filter(lambda text: "\n" not in text),
-    place=st.sampled_from(["env.HF_TOKEN", "prefill.env.MY_PASSWORD", "args.api-key", "decode.args.admin-api-key"]),
+    place=st.sampled_from(
+        ["env.HF_TOKEN", "prefill.env.MY_PASSWD", "env.MY_CREDENTIALS", "args.api-key", "decode.args.admin-api-key"]
+    ),
     form=st.integers(0, 4),
 )
 @settings(max_examples=40)
@@ -65,6 +67,27 @@ def test_no_secret_of_a_profile_is_in_any_member(secret: str, place: str, form: 
     assert {"profile.toml", "planned/prefill-0.json", "findings.json", "log.txt"} <= members_of(bundle).keys()
     for member in bundle.members:
         assert not is_in(secret, member.data), member.name
+
+
+def test_a_secret_of_any_ordinary_shape_is_hidden_in_all_members_alike(tmp_path: Path) -> None:
+    variables = {
+        "DATABASE_URL": "postgres://bob:hunter-one@db/x",
+        "HTTP_PROXY": "http://u:hunter-two@proxy",
+        "MY_PWD": "hunter-three",
+        "MY_CREDENTIALS": "hunter-four",
+        "PASSPHRASE": "hunter-five",
+        "MY_PASSWD": "hunter-six",
+        "NOTE": "see https://hunter-seven-of-nine@git/x",
+    }
+    toml = "[env]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in variables.items())
+    toml += '[router.args]\ncontrol-plane-api-keys = ["a:b:admin:hunter-eight"]\n'
+    log = b"connecting as hunter-one, then hunter-six; git at https://deploy:hunter-nine@git failed\n"
+    found = members_of(collect(subject_of(tmp_path, toml), [], more={"log.txt": log}, environ={}))
+    assert not [name for name, data in found.items() if b"hunter" in data]
+    for name in ("profile.toml", "profile-origins.json", "planned/prefill-0.json"):
+        text = found[name].decode()
+        assert "postgres://bob:<redacted sha256:" in text
+        assert all(variable in text for variable in variables)
 
 
 def test_our_own_secrets_are_taken_out_too(tmp_path: Path) -> None:

@@ -254,7 +254,8 @@ def _about(subject: Subject, made_at: datetime, members: Sequence[Member]) -> st
         f"hosts: {', '.join((*subject.fleet, *(name for name, _ in subject.unreachable))) or 'none'}",
         "",
         "Secrets are fingerprints: values of variables named like a key, token, secret or password, of flags such as",
-        "--api-key, and what looks like one in any text. Two fingerprints are the same only if the secrets are.",
+        "--api-key, and what looks like one in any text. Two fingerprints are the same only if the secrets are. What",
+        "has no such name and no such form is still in it: look before you hand it out.",
         "",
         *(f"{len(member.data):>9}  {member.name}" for member in members),
     ]
