@@ -20,10 +20,13 @@ LONGEST_ANSWER = 1 << 20
 
 _MARGIN_S = 10.0
 # $1 is the root of the file system that is looked at, $2 the longest deadline in hundredths of a second; then number,
-# deadline and script of each question. Answers lie in a directory of this run's own until all are there.
+# deadline and script of each question. Answers lie in a directory of this run's own until all are there; it is
+# removed as well where the run is ended, or nobody is there to read them any more.
 _SCRIPT = r"""
 root=$1 longest=$2; shift 2
-dir=$(mktemp -d) || exit 1
+dir=$(mktemp -d "${TMPDIR:-/tmp}/dsv4-doctor.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' HUP INT TERM PIPE
 numbers=
 while [ $# -gt 0 ]; do
     numbers="$numbers $1"
@@ -57,7 +60,6 @@ for number in $numbers; do
     [ "$out" = 0 ] || head -c "$out" "$dir/$number.out"
     [ "$err" = 0 ] || head -c "$err" "$dir/$number.err"
 done
-rm -rf "$dir"
 """.replace("LONGEST", str(LONGEST_ANSWER))
 _TIMED_OUT = frozenset({"124", "137", "silent"})
 

@@ -1,8 +1,10 @@
 """All checks of `dsv4ctl doctor` at once: a box with ten faults, one that hangs, and the machine that this runs on."""
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,9 +13,14 @@ import pytest
 from dsv4ctl.doctor.box import Patient
 from dsv4ctl.doctor.check import examine, look_at, questions_of
 from dsv4ctl.doctor.codes import OF_GENERATIONS, OF_THE_PLAN, OF_WHAT_RUNS, UNSEEN, all_codes, check_seen, is_asked
-from dsv4ctl.errors import NothingRunning, UsageError
+from dsv4ctl.doctor.report import summary
+from dsv4ctl.doctor.session import Examination, Subject
+from dsv4ctl.errors import Interrupted, NothingRunning, UsageError
 from dsv4ctl.findings import Severity
 from dsv4ctl.hosts.local import LocalHost
+from dsv4ctl.profile.loading import load_profile
+from dsv4ctl.signals import Interrupts
+from dsv4ctl.stack import Site, build_stack
 from tests.box_gpus import Card, config, nvidia_smi, topology
 from tests.boxes import healthy, look
 from tests.patients import CHECKS, ONE_WORKER, findings_on, patient, told
@@ -141,3 +148,18 @@ def test_what_cannot_be_looked_at_is_not_said_to_be_well() -> None:
         check_seen("PROBE_HANGS", "s", runs=False, deep=True)
     with pytest.raises(UsageError, match="--only TRANSFER_FAILED: it takes a deep look"):
         check_seen("TRANSFER_FAILED", "s", runs=True, deep=False)
+
+
+def test_an_interrupted_look_keeps_what_it_found(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "cpu"\nname = "mine"\n[decode.env]\nSGLANG_DISAGGREGATION_WAITING_TIMEOUT = 9000\n')
+    loaded = load_profile(str(file), environ={}, cwd=tmp_path)
+    stack = build_stack(loaded, {"local": Site(sys.executable, str(tmp_path), str(tmp_path), str(tmp_path))})
+    interrupts = Interrupts()
+    interrupts.ask("SIGINT")
+    examination = Examination(Subject(loaded, {}, stack, ()), interrupts, lambda _: None, "TIMERS_OUT_OF_ORDER")
+    examined = examination.run()
+    assert {finding.code for finding in examined.findings} == {"TIMERS_OUT_OF_ORDER"}
+    assert isinstance(examined.ended, Interrupted)
+    assert "the look was ended before its end" in summary("mine", examined, runs=False, whole=False)
+    assert "nothing is wrong" not in summary("mine", replace(examined, findings=()), runs=False, whole=False)
