@@ -1,4 +1,5 @@
-"""The only module that prints. Data goes to stdout, everything else to stderr.
+"""The only module that prints. Data goes to stdout, everything else to stderr. Whatever it is given, it writes no signs
+that move a cursor or turn a line round: what a host says may be anything.
 
 `-o table` is for people; `-o json` is one document, `-o jsonl` one object a line, both with the same envelope.
 """
@@ -22,6 +23,7 @@ import typer
 
 from dsv4ctl.errors import Dsv4Error, ExitCode, Interrupted, OperationFailed, Refused, UsageError
 from dsv4ctl.findings import Finding, Severity
+from dsv4ctl.printable import printable_lines
 
 SCHEMA_VERSION = 1
 ACCENT = "cyan"
@@ -105,15 +107,18 @@ class Console:
     def say(self, text: str) -> None:
         """Progress, for a person."""
         with self.heard():
-            self._err.print(text, markup=False, soft_wrap=True)
+            self._err.print(printable_lines(text), markup=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Something a person should know that does not stop us."""
         with self.heard():
-            self._err.print(f"warning: {text}", markup=False, soft_wrap=True, style="bold")
+            self._err.print(f"warning: {printable_lines(text)}", markup=False, soft_wrap=True, style="bold")
 
     def data(self, text: str) -> None:
-        """A line of data as it is: a log line, a script. Nothing wraps it or colours it."""
+        """A line of data: a log line, a script. Nothing wraps it or colours it."""
+        self._write(printable_lines(text))
+
+    def _write(self, text: str) -> None:
         with self.heard():
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
@@ -122,7 +127,7 @@ class Console:
         """A table on stdout, for a person."""
         with self.heard():
             if title:
-                self._out.print(title, markup=False, style="bold")
+                self._out.print(printable_lines(title), markup=False, style="bold")
             self._out.print(make_table(columns, rows))
 
     def finding(self, finding: Finding, *, as_data: bool = False) -> None:
@@ -135,8 +140,10 @@ class Console:
 
         line = Text(f"{finding.severity.value} ", style=_SEVERITY_STYLE[finding.severity])
         line.append(finding.code, style=ACCENT)
-        line.append(f" {finding.message}\n  ", style="default")
-        line.append(finding.remedy, style="dim")
+        # Its further lines are not at the margin, where a finding begins.
+        message, remedy = (printable_lines(text).replace("\n", "\n  ") for text in (finding.message, finding.remedy))
+        line.append(f" {message}\n  ", style="default")
+        line.append(remedy, style="dim")
         with self.heard():
             (self._out if as_data else self._err).print(line)
 
@@ -152,18 +159,17 @@ class Console:
     def event(self, event: Mapping[str, object]) -> None:
         """Something that happened, one line in `jsonl`; nothing in the other two."""
         if self.output is Output.JSONL:
-            self.data(_dump({"event": event}))
+            self._write(_dump({"event": event}))
 
     def failed(self, error: Dsv4Error) -> None:
         """The last words: what, why, what to do."""
         # Nobody may be there to hear it; that must not hide the error, whose number is the exit code.
         self.acting = True
         with self.heard():
-            self._err.print(f"error: {error.what}", markup=False, style="bold red", soft_wrap=True)
-            if error.why:
-                self._err.print(f"  why: {error.why}", markup=False, soft_wrap=True)
-            if error.hint:
-                self._err.print(f"  do:  {error.hint}", markup=False, soft_wrap=True)
+            self._err.print(f"error: {printable_lines(error.what)}", markup=False, style="bold red", soft_wrap=True)
+            for label, text in (("why", error.why), ("do", error.hint)):
+                if text:
+                    self._err.print(f"  {f'{label}:':<4} {printable_lines(text)}", markup=False, soft_wrap=True)
         if self.machine and error is not self._told:
             self._envelope(None, error=error)
 
@@ -179,7 +185,7 @@ class Console:
         # A closed one is None to Python.
         if sys.stdin is None or not sys.stdin.isatty():
             raise UsageError(f"{question} Nobody is at the terminal to answer.", hint="add --yes to go ahead")
-        self._err.print(f"{question} [y/N] ", markup=False, end="")
+        self._err.print(f"{printable_lines(question)} [y/N] ", markup=False, end="")
         while not select.select([sys.stdin], [], [], _LOOK_FOR_CTRL_C_S)[0]:
             check()
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
@@ -202,7 +208,7 @@ class Console:
                 "hint": error.hint,
                 "exit_code": int(error.exit_code),
             }
-        self.data(_dump(body, indent=2 if self.output is Output.JSON else None))
+        self._write(_dump(body, indent=2 if self.output is Output.JSON else None))
 
 
 def _rich(terminal: bool, *, stderr: bool) -> Any:  # noqa: ANN401 - a rich Console; importing it here costs --help
@@ -231,7 +237,8 @@ def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Any:
             overflow="fold" if column.fold else "ellipsis",
         )
     for row in rows:
-        table.add_row(Text(row[0], style=ACCENT), *(Text(cell) for cell in row[1:]))
+        first, *others = (printable_lines(cell) for cell in row)
+        table.add_row(Text(first, style=ACCENT), *(Text(cell) for cell in others))
     return table
 
 

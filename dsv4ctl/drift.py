@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsv4ctl.procfs import cmdline, environ
-from dsv4ctl.redaction import redact, redact_argv
+from dsv4ctl.redaction import argv_stands_for, redact, redact_argv, stands_for
 
 if TYPE_CHECKING:
     from dsv4ctl.hosts.base import Host
@@ -37,19 +37,15 @@ def drift_of(host: "Host", pid: int, record: "WorkerRecord") -> tuple[Drift, ...
     """
     actual = environ(host, pid)
     drifts = [
-        Drift(name, planned, running)
+        Drift(name, redact(name, planned), redact(name, actual[name]) if name in actual else None)
         for name, planned in record.env.items()
-        if (running := redact(name, actual[name]) if name in actual else None) != planned
+        if name not in actual or not stands_for(planned, name, actual[name])
     ]
-    argv = redact_argv(cmdline(host, pid))
-    if not _same_command(record.argv, argv):
-        drifts.append(Drift("command line", " ".join(record.argv), " ".join(argv)))
-    return tuple(drifts)
-
-
-def _same_command(planned: tuple[str, ...], running: tuple[str, ...]) -> bool:
+    argv = cmdline(host, pid)
     # An interpreter may be found through PATH or a link.
-    return planned_tail(planned)[1:] == running[1:]
+    if not argv_stands_for(planned_tail(record.argv)[1:], argv[1:]):
+        drifts.append(Drift("command line", " ".join(redact_argv(record.argv)), " ".join(redact_argv(argv))))
+    return tuple(drifts)
 
 
 def planned_tail(planned: tuple[str, ...]) -> tuple[str, ...]:

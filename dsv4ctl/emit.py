@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dsv4ctl.errors import UsageError
-from dsv4ctl.redaction import is_secret, redact_argv
+from dsv4ctl.redaction import redact, redact_argv
 from dsv4ctl.stack import Stack, Worker
 from dsv4ctl.supervisors.base import UnitSpec
 from dsv4ctl.supervisors.unitfile import environment_file, render_target, render_unit
@@ -36,7 +36,7 @@ def _write_host(stack: Stack, workers: Iterable[Worker], folder: Path) -> list[P
     written: list[Path] = []
     services: list[str] = []
     for worker in workers:
-        secrets = {name: value for name, value in worker.env.items() if is_secret(name) and value}
+        secrets = {name: value for name, value in worker.env.items() if redact(name, value) != value}
         secrets_file = folder / f"{worker.unit}.env"
         if secrets:
             written.append(_write(secrets_file, environment_file(secrets), _PRIVATE))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 from dsv4ctl.console import Column, Console, make_table
 from dsv4ctl.observe import WorkerView
 from dsv4ctl.plan import Step
+from dsv4ctl.printable import printable
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -141,10 +142,10 @@ class LiveView:
         from rich.text import Text
 
         parts: list[Any] = [
-            Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._steps[-_LAST_STEPS:]
+            Text(printable(line), style="dim", no_wrap=True, overflow="ellipsis") for line in self._steps[-_LAST_STEPS:]
         ]
         if self._now:
-            parts.append(Text(f"    now  {self._now}", no_wrap=True, overflow="ellipsis"))
+            parts.append(Text(f"    now  {printable(self._now)}", no_wrap=True, overflow="ellipsis"))
         if self._views:
             parts += [Text(""), make_table(COLUMNS, worker_rows(self._views))]
         return Group(*parts)

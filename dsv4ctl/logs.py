@@ -6,6 +6,7 @@ from dsv4ctl.console import Console, Output
 from dsv4ctl.errors import UsageError
 from dsv4ctl.fleet import Place
 from dsv4ctl.hosts.base import FileLog
+from dsv4ctl.printable import without_colours
 from dsv4ctl.signals import Interrupts
 from dsv4ctl.targets import Target
 
@@ -47,7 +48,8 @@ def print_logs(
             if console.output is Output.JSONL:
                 console.event({"worker": name, "line": line})
             elif not console.machine:
-                console.data(f"{name} | {line}" if several else line)
+                text = without_colours(line)
+                console.data(f"{name} | {text}" if several else text)
             shown.append({"worker": name, "line": line})
 
         shown: list[dict[str, str]] = []

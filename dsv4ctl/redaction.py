@@ -2,36 +2,35 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-# Names that carry one of those words and hold nothing secret. An exact list: a pattern would let a secret through.
-_HARMLESS = frozenset({"SSH_AUTH_SOCK", "TOKENIZERS_PARALLELISM", "SGLANG_DSV4_BF16_INDEX_K"})
-_SECRET_FLAG = re.compile(r"^--?[\w-]*(api-?key|token|secret|password)$", re.IGNORECASE)
+from dsv4ctl.secret_forms import hide_in
+from dsv4ctl.secret_names import is_secret, is_secret_flag
+
 _FINGERPRINT = re.compile(r"<redacted sha256:[0-9a-f]{8}>")
-_SECRET_FLAG_WITH_VALUE = re.compile(r"^(--?[\w-]*(?:api-?key|token|secret|password))=(.*)$", re.IGNORECASE | re.DOTALL)
 
 
-def is_secret(name: str) -> bool:
-    """Whether a variable of this name may hold a secret."""
-    return name not in _HARMLESS and bool(_SECRET_NAME.search(name))
+def fingerprint(secret: str) -> str:
+    """What stands in a secret's place, and still tells whether two secrets are the same."""
+    return f"<redacted sha256:{hashlib.sha256(secret.encode(errors='surrogatepass')).hexdigest()[:8]}>"
 
 
-def is_secret_flag(flag: str) -> bool:
-    """Whether a flag of this name (`api-key`, with or without dashes before it) holds a secret."""
-    return bool(_SECRET_FLAG.match(f"--{flag.lstrip('-')}"))
+def has_fingerprint(text: str) -> bool:
+    """Whether a secret was taken out of this."""
+    return bool(_FINGERPRINT.search(text))
 
 
-def is_fingerprint(value: str) -> bool:
-    """Whether this stands for a secret."""
-    return bool(_FINGERPRINT.fullmatch(value))
+def redact_text(text: str) -> str:
+    """The text with fingerprints in place of what looks like a secret in it: the password of a URL, a token."""
+    return hide_in(text, fingerprint)
 
 
 def redact(name: str, value: str) -> str:
-    """The value, or a fingerprint of it that still tells whether two secrets are the same."""
-    if not is_secret(name) or not value:
-        return value
-    return f"<redacted sha256:{hashlib.sha256(value.encode()).hexdigest()[:8]}>"
+    """The value of a variable as it can be shown and stored: a fingerprint of it where its name is that of a secret,
+    else the value with fingerprints in place of what looks like a secret in it."""
+    if not is_secret(name):
+        return redact_text(value)
+    return _hidden(value)
 
 
 def redact_env(env: Mapping[str, str]) -> dict[str, str]:
@@ -40,15 +39,44 @@ def redact_env(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command line that can be shown and stored: the values of flags such as --api-key are fingerprints."""
-    shown: list[str] = []
-    secret_next = False
+    """A command line that can be shown and stored: the values of flags such as --api-key are fingerprints, and so is
+    what looks like a secret in any word."""
+    return tuple(
+        redact_text(word) if secret is None else f"{word}{_hidden(secret)}" for word, secret in secret_words(argv)
+    )
+
+
+def secret_words(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each word as the part that can be shown, and the value of a secret's flag behind it; None where that is none."""
+    # The word after such a flag is its value whatever it begins with; one that takes several has them up to the next.
+    first, more = False, False
     for word in argv:
-        if secret_next:
-            shown.append(redact("SECRET", word))
-            secret_next = False
+        is_flag = word.startswith("-")
+        if first or (more and not is_flag):
+            yield "", word
+            first = False
             continue
-        joined = _SECRET_FLAG_WITH_VALUE.match(word)
-        shown.append(f"{joined[1]}={redact('SECRET', joined[2])}" if joined else word)
-        secret_next = bool(_SECRET_FLAG.match(word))
-    return tuple(shown)
+        flag, equals, value = word.partition("=")
+        secret = is_flag and is_secret_flag(flag)
+        yield (f"{flag}=", value) if secret and equals else (word, None)
+        first = secret and not equals
+        more = first and flag.lower().endswith("s")
+
+
+def stands_for(stored: str, name: str, value: str) -> bool:
+    """Whether `stored` is what was kept of this value. An older version may have kept it clear, or as a whole as a
+    fingerprint: what is a secret was another question then."""
+    return stored in {value, redact(name, value), fingerprint(value)}
+
+
+def argv_stands_for(stored: Sequence[str], argv: Sequence[str]) -> bool:
+    """Whether `stored` is what was kept of this command line, by this version or an older one."""
+    return len(stored) == len(argv) and all(
+        kept in {word, shown, fingerprint(word)}
+        for kept, word, shown in zip(stored, argv, redact_argv(argv), strict=True)
+    )
+
+
+def _hidden(value: str) -> str:
+    # An empty one is a fault to see.
+    return fingerprint(value) if value and not _FINGERPRINT.fullmatch(value) else value

@@ -7,33 +7,13 @@ also as JSON, Python or a URL writes it. What only looks like one (a bearer toke
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
-from dsv4ctl.redaction import is_secret, is_secret_flag, redact
-
-SHORT, LONG = 4, 8
-"""A value of fewer characters is not looked for, nor a number of fewer digits: every 1 would be gone from a text."""
+from dsv4ctl.redaction import fingerprint, redact_text, secret_words
+from dsv4ctl.secret_forms import LONG, is_worth_hiding, secrets_in
+from dsv4ctl.secret_names import is_secret
 
 _LINE_OF_A_SECRET = 16
-# What a switch says, under whatever name, is no secret.
-_WORDS = frozenset({"true", "false", "none", "null"})
-
-_VALUE = rb"(?!<redacted)(?!\d{1,7}\b)(?!(?:None|null|[Tt]rue|[Ff]alse)\b)"
-_FORMS = (
-    re.compile(rb"()(?<![\w-])((?:hf_|sk-)[A-Za-z0-9_-]{16,})"),
-    re.compile(rb"(\b(?:[Bb]earer|[Bb]asic|BEARER|BASIC)\s+)(" + _VALUE + rb"[A-Za-z0-9._~+/=-]{8,})"),
-    # A variable as a shell writes it, and a field or an argument as JSON, Python, YAML or a URL does.
-    re.compile(rb"(\b[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)[A-Z0-9_]*=[\"']?)(" + _VALUE + rb"[^\s\"',;&]{4,})"),
-    re.compile(
-        rb"(\b[\w-]*(?:api[-_]?key|secret|password|passwd|(?:auth|access|hf)[-_]?token)[\"']?\s*[=:]\s*[\"']?)("
-        + _VALUE
-        + rb"[^\s\"',;&}\])]{8,})",
-        re.IGNORECASE,
-    ),
-    re.compile(
-        rb"(--?[\w-]*(?:api-?key|token|secret|password)[ =][\"']?)(" + _VALUE + rb"[^\s\"']{4,})", re.IGNORECASE
-    ),
-)
 
 
 class Scrubber:
@@ -42,9 +22,8 @@ class Scrubber:
     def __init__(self, environs: Iterable[Mapping[str, str]] = (), argvs: Iterable[Sequence[str]] = ()) -> None:
         known: dict[bytes, bytes] = {}
         for value in (*_of_environs(environs), *_of_argvs(argvs)):
-            if _is_worth_hiding(value):
-                shown = redact("SECRET", value).encode()
-                known |= dict.fromkeys(_written(value), shown)
+            if is_worth_hiding(value):
+                known |= dict.fromkeys(_written(value), fingerprint(value).encode())
         self._known = known
         # The longest first: a secret may contain another.
         longest = sorted(known, key=len, reverse=True)
@@ -54,35 +33,30 @@ class Scrubber:
         """The same text without them."""
         if self._pattern is not None:
             data = self._pattern.sub(lambda found: self._known[found[0]], data)
-        for form in _FORMS:
-            data = form.sub(_hidden, data)
-        return data
-
-
-def _hidden(found: "re.Match[bytes]") -> bytes:
-    return found[1] + redact("SECRET", found[2].decode(errors="replace")).encode()
+        return redact_text(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
 def _of_environs(environs: Iterable[Mapping[str, str]]) -> Iterator[str]:
     for environ in environs:
-        yield from (value for name, value in environ.items() if is_secret(name))
+        for name, value in environ.items():
+            if is_secret(name):
+                yield value
+            yield from _parts(value)
 
 
 def _of_argvs(argvs: Iterable[Sequence[str]]) -> Iterator[str]:
-    for argv in argvs:
-        for at, word in enumerate(argv):
-            flag, equals, value = word.partition("=")
-            if not flag.startswith("-") or not is_secret_flag(flag):
-                continue
-            if equals:
-                yield value
-            elif at + 1 < len(argv):
-                yield argv[at + 1]
+    for word, secret in (pair for argv in argvs for pair in secret_words(argv)):
+        if secret is None:
+            yield from _parts(word)
+        else:
+            yield secret
 
 
-def _is_worth_hiding(value: str) -> bool:
-    value = value.strip()
-    return len(value) >= (LONG if value.isdigit() else SHORT) and value.lower() not in _WORDS
+def _parts(value: str) -> Iterator[str]:
+    """Secrets within a value, such as the password of a URL. A short one, which many are (`guest`), is found where it
+    stands in a URL again, and not looked for by itself."""
+    for secret in secrets_in(value):
+        yield from (form for form in (secret, unquote(secret)) if len(form) >= LONG)
 
 
 def _written(value: str) -> Iterator[bytes]:

@@ -22,7 +22,7 @@ def doctor(
     ] = False,
     bundle: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write what a bug report needs, without secrets, to a .tar.zst or .tar.gz."),
+        typer.Option(metavar="FILE", help="Write what a bug report needs to a .tar.zst or .tar.gz, known secrets out."),
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before a deep look at hosts whose engines run.")

@@ -23,11 +23,14 @@ _MARGIN_S = 10.0
 _GRACE_S = 0.3
 _NAMED = 3
 # $1 is the root of the file system that is looked at; then number, deadline, the same with its grace in hundredths of a
-# second, and script of each question. Answers lie in a directory of this run's own until all are there. A file may not
+# second, and script of each question. Answers lie in a directory of this run's own until all are there; it is removed
+# as well where the run is ended, or nobody is there to read them any more. A file may not
 # grow beyond the longest answer: what would write more gets an error, and no signal, which would leave a core dump.
 _SCRIPT = r"""
 root=$1; shift
-dir=$(mktemp -d) || exit 1
+dir=$(mktemp -d "${TMPDIR:-/tmp}/dsv4-doctor.XXXXXX") || exit 1
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' HUP INT TERM PIPE
 numbers= waits=
 while [ $# -gt 0 ]; do
     numbers="$numbers $1" waits="$waits $1:$3"
@@ -67,7 +70,6 @@ for number in $numbers; do
     [ "$out" = 0 ] || head -c "$out" "$dir/$number.out"
     [ "$err" = 0 ] || head -c "$err" "$dir/$number.err"
 done
-rm -rf "$dir"
 """.replace("LONGEST", str(LONGEST_ANSWER)).replace("BLOCKS", str(LONGEST_ANSWER // 512))
 _TIMED_OUT = frozenset({"124", "137", "silent"})
 

@@ -1,7 +1,7 @@
 """What `dsv4ctl doctor` shows, and the exit code that it comes to."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from dsv4ctl.doctor.deep.conduct import engines_running, run_deep
 from dsv4ctl.doctor.deep.judge import findings_of
 from dsv4ctl.doctor.deep.report import DeepReport, as_data, rank_name
 from dsv4ctl.doctor.session import Examination, Examined, Subject, open_subject
-from dsv4ctl.errors import ExitCode
+from dsv4ctl.errors import Dsv4Error, ExitCode
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.signals import Interrupts, interruptible
 
@@ -41,7 +41,8 @@ def run_doctor(console: "Console", wanted: Wanted) -> ExitCode:
     Returns OK, FAILED where an error was found, UNREACHABLE where none was and something could not be looked at.
 
     Raises:
-        UsageError, NothingRunning, HostUnreachable, Interrupted
+        UsageError, NothingRunning, HostUnreachable
+        Interrupted: what was found before is shown.
         Refused: the deep look would load hosts whose engines run, and the person said no.
     """
     from dsv4ctl.hosts.connect import open_host
@@ -57,28 +58,46 @@ def run_doctor(console: "Console", wanted: Wanted) -> ExitCode:
             check_seen(wanted.only, subject.stack.name, runs=runs, deep=wanted.deep)
         running = _may_be_loaded(console, subject, wanted, interrupts) if wanted.deep else ()
         examined = Examination(subject, interrupts, console.say, wanted.only).run()
-        deep = _deep(console, subject, running, interrupts) if wanted.deep else None
+        ended: Dsv4Error | None = examined.ended
+        deep: DeepReport | None = None
+        kept: Mapping[str, object] | None = None
+        try:
+            if wanted.deep and ended is None:
+                deep = _deep(console, subject, running, interrupts)
+        except Dsv4Error as error:
+            ended = error
         if deep is not None:
             more = [finding for finding in findings_of(deep) if is_told(finding.code, wanted.only)]
             examined = replace(examined, findings=worst_first([*examined.findings, *more]))
-        _show(console, subject, examined, deep)
-        kept = _bundle(console, subject, examined, deep, wanted.bundle) if wanted.bundle is not None else None
-    generated = examined.generated
-    console.result(
-        {
-            "stack": subject.stack.name,
-            "runs": subject.runs,
-            "hosts": list(subject.fleet),
-            "checks": examined.checks,
-            "seconds": examined.seconds,
-            "generations": generated and {"asked": generated.asked, "right": generated.right},
-            "deep": None if deep is None else as_data(deep),
-            "bundle": kept,
-        }
-    )
+        _show(console, subject, examined, deep, whole=ended is None)
+        try:
+            if wanted.bundle is not None and ended is None:
+                kept = _bundle(console, subject, examined, deep, wanted.bundle, interrupts)
+        except Dsv4Error as error:
+            ended = error
+    console.result(_result(subject, examined, deep, kept), ended)
+    # What ends it early does not take along what was found before.
+    if ended is not None:
+        raise ended
     if examined.count(Severity.ERROR):
         return ExitCode.FAILED
     return ExitCode.UNREACHABLE if examined.count(Severity.UNKNOWN) else ExitCode.OK
+
+
+def _result(
+    subject: Subject, examined: Examined, deep: DeepReport | None, kept: Mapping[str, object] | None
+) -> Mapping[str, object]:
+    generated = examined.generated
+    return {
+        "stack": subject.stack.name,
+        "runs": subject.runs,
+        "hosts": list(subject.fleet),
+        "checks": examined.checks,
+        "seconds": examined.seconds,
+        "generations": generated and {"asked": generated.asked, "right": generated.right},
+        "deep": None if deep is None else as_data(deep),
+        "bundle": kept,
+    }
 
 
 def _may_be_loaded(console: "Console", subject: Subject, wanted: Wanted, interrupts: Interrupts) -> Sequence[str]:
@@ -103,7 +122,7 @@ def _deep(console: "Console", subject: Subject, running: Sequence[str], interrup
     )
 
 
-def _show(console: "Console", subject: Subject, examined: Examined, deep: DeepReport | None) -> None:
+def _show(console: "Console", subject: Subject, examined: Examined, deep: DeepReport | None, *, whole: bool) -> None:
     folded = [finding for alike in _by_reason(examined.findings).values() for finding in alike]
     for finding in examined.findings:
         # A program gets each; a person the reason, once.
@@ -115,7 +134,8 @@ def _show(console: "Console", subject: Subject, examined: Examined, deep: DeepRe
         console.data(line)
     if deep is not None and (rows := deep_rows(deep)):
         console.table(DEEP_COLUMNS, rows)
-    console.data(summary(subject.stack.name, examined, runs=subject.runs, is_known=subject.unknown is None))
+    is_known = subject.unknown is None
+    console.data(summary(subject.stack.name, examined, runs=subject.runs, is_known=is_known, whole=whole))
 
 
 DEEP_COLUMNS = (
@@ -149,15 +169,21 @@ def deep_rows(deep: DeepReport) -> list[list[str]]:
 
 
 def _bundle(
-    console: "Console", subject: Subject, examined: Examined, deep: DeepReport | None, path: Path
+    console: "Console",
+    subject: Subject,
+    examined: Examined,
+    deep: DeepReport | None,
+    path: Path,
+    interrupts: Interrupts,
 ) -> dict[str, object]:
     of = BundleSubject(subject.stack.name, subject.fleet, subject.stack, subject.loaded, subject.records)
     more = {} if deep is None else {"deep.json": json.dumps(as_data(deep), indent=1).encode()}
-    bundle = collect(of, examined.findings, more=more, tell=console.say)
+    bundle = collect(of, examined.findings, more=more, tell=console.say, check=interrupts.check)
     for name, size, why in bundle.rows():
         console.say(f"{size:>10}  {name}{f'  (missing: {why})' if why else ''}")
-    size = write(bundle, path)
-    console.say(f"{path} has {len(tuple(bundle.rows()))} files, {size} bytes; secrets were taken out")
+    size = write(bundle, path, check=interrupts.check)
+    console.say(f"{path} has {len(tuple(bundle.rows()))} files, {size} bytes")
+    console.say("what is known or looks like a secret is a fingerprint there; look through it before you hand it out")
     return {"path": str(path), "bytes": size, "missing": [member.name for member in bundle.missing]}
 
 
@@ -182,8 +208,9 @@ def _by_reason(findings: Sequence[Finding]) -> dict[tuple[str, str], list[Findin
     return {reason: alike for reason, alike in reasons.items() if len(alike) >= FOLDED_FROM}
 
 
-def summary(name: str, examined: Examined, *, runs: bool, is_known: bool = True) -> str:
-    """The last line: how much was looked at, and what came of it. `is_known`: whether it runs could be seen."""
+def summary(name: str, examined: Examined, *, runs: bool, is_known: bool = True, whole: bool = True) -> str:
+    """The last line: how much was looked at, and what came of it. `is_known`: whether it runs could be seen; `whole`:
+    the look was not ended early."""
     counts = [
         f"{number} {word if number == 1 else plural}"
         for severity, word, plural in (
@@ -196,4 +223,5 @@ def summary(name: str, examined: Examined, *, runs: bool, is_known: bool = True)
     state = "which runs" if runs else "which does not run" if is_known else "of which nobody knows whether it runs"
     generated = examined.generated
     answers = f"; {generated.right} of {generated.asked} generations right" if generated is not None else ""
-    return f"{name}, {state}: {', '.join(counts) or 'nothing is wrong'}{answers}"
+    found = ", ".join(counts) or ("nothing is wrong" if whole else "nothing was found")
+    return f"{name}, {state}: {found}{answers}{'' if whole else '; the look was ended before its end'}"

@@ -71,12 +71,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Examined:
-    """What was found, the worst first. `seconds` by part; `generated` where the stack runs."""
+    """What was found, the worst first. `seconds` by part; `generated` where the stack runs. `ended`: the person ended
+    it before everything was looked at."""
 
     findings: tuple[Finding, ...]
     seconds: Mapping[str, float]
     checks: int
     generated: Generated | None = None
+    ended: Interrupted | None = None
 
     def count(self, severity: Severity) -> int:
         """How many findings are that bad."""
@@ -122,11 +124,7 @@ class Examination:
     _generated: Generated | None = None
 
     def run(self) -> Examined:
-        """Look at everything.
-
-        Raises:
-            Interrupted: the person wants to end.
-        """
+        """Look at everything. Where the person wants to end, nothing more is begun, and what was found is returned."""
         subject = self.subject
         checks = [check for check in all_checks() if self.only in (None, UNSEEN, check.code)]
         parts: dict[str, Part] = {f"host {name}": self._of_host(name, checks) for name in subject.fleet if checks}
@@ -141,9 +139,7 @@ class Examination:
             running = [pool.submit(self._timed, name, part) for name, part in parts.items()]
             for future in running:
                 findings += future.result()
-        self.interrupts.check()
-        generated = None
-        if subject.runs and is_asked(OF_GENERATIONS, self.only):
+        if subject.runs and is_asked(OF_GENERATIONS, self.only) and not self.interrupts.asked:
             silent = [str(finding.evidence["worker"]) for finding in findings if finding.code in _NOT_ANSWERING]
             if silent:
                 # Each would be waited for as long as a generation may take, which on real cards is minutes.
@@ -151,9 +147,16 @@ class Examination:
             else:
                 self.say("asking every hop for a small and a large generation")
                 findings += self._timed("generations", self._of_generations)
-                generated = self._generated
         mine = [finding for finding in findings if is_told(finding.code, self.only)]
-        return Examined(worst_first(told_once(mine)), dict(self._seconds), len(checks), generated)
+        found = worst_first(told_once(mine))
+        return Examined(found, dict(self._seconds), len(checks), self._generated, self._ended())
+
+    def _ended(self) -> Interrupted | None:
+        try:
+            self.interrupts.check()
+        except Interrupted as error:
+            return error
+        return None
 
     def _of_host(self, name: str, checks: Sequence[Check]) -> Part:
         subject = self.subject
@@ -203,7 +206,8 @@ class Examination:
         try:
             return tuple(part())
         except Interrupted:
-            raise
+            # What others found is kept, and `run` says that it was ended.
+            return ()
         except Dsv4Error as error:
             return (blind(name, error),)
         except Exception as error:  # noqa: BLE001 - the box may be broken as nobody foresaw, and has other parts

@@ -15,7 +15,7 @@ from dsv4ctl.printable import printable
 from dsv4ctl.probe.outcome import Act, Outcome, Peer, Reply, Times
 from dsv4ctl.probe.reading import Reading, judge
 from dsv4ctl.probe.wire import MOST_BYTES, Dialler, NoConnection, TooMuch, Wire
-from dsv4ctl.redaction import redact
+from dsv4ctl.redaction import fingerprint
 
 PATH = "/v1/chat/completions"
 _OK = 200
@@ -172,7 +172,7 @@ class _Request:
     def _without_key(self, text: str) -> str:
         """Proxies say which key they do not know."""
         key = self._ask.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        return text.replace(key, redact("KEY", key)) if key else text
+        return text.replace(key, fingerprint(key)) if key else text
 
     def _exchange(self) -> None:
         content = json.dumps(self._ask.body, ensure_ascii=False).encode()

@@ -11,7 +11,7 @@ from dsv4ctl.names import did_you_mean
 from dsv4ctl.profile.keys import KeyPath, Problem, dotted
 from dsv4ctl.profile.schema import Profile
 from dsv4ctl.profile.sources import FILE_KEYS, Document
-from dsv4ctl.redaction import redact
+from dsv4ctl.redaction import redact, redact_text
 
 _RIGHT = {
     "int_type": "must be an integer",
@@ -60,8 +60,7 @@ def _problem(detail: ErrorDetails, path: KeyPath, document: Document) -> Problem
     if "[key]" in detail["loc"]:
         return Problem(origin, dotted(path), detail["msg"])
     shown = _shown(detail["input"])
-    if "env" in path:
-        shown = redact(str(path[-1]), shown)
+    shown = redact(str(path[-1]), shown) if "env" in path else redact_text(shown)
     return Problem(origin, dotted(path), f"{_what(detail)}, not {shown}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dsv4ctl.profile.keys import KeyPath, Origin, Valued, dotted, toml_key
 from dsv4ctl.profile.loading import LoadedProfile
 from dsv4ctl.profile.schema import ROUTER, Profile
-from dsv4ctl.redaction import redact, redact_argv
+from dsv4ctl.redaction import redact, redact_argv, redact_text
 
 _SETTINGS = frozenset({"env", "args"})
 
@@ -64,13 +64,16 @@ def _value(value: object) -> str:
 def _redacted(value: Any, path: KeyPath = ()) -> Any:  # noqa: ANN401 - whatever TOML may hold
     if isinstance(value, Mapping):
         return {key: _redacted(item, (*path, key)) for key, item in value.items()}
-    if isinstance(value, tuple) and "args" not in path:
-        return tuple(_redacted(item, (*path, index)) for index, item in enumerate(value))
-    if len(path) > 1 and path[-2] == "env":
-        return redact(str(path[-1]), value) if isinstance(value, str) else value
-    if len(path) > 1 and path[-2] == "args" and isinstance(value, str):
-        return redact_argv((f"--{path[-1]}", value))[1]
-    return value
+    if isinstance(value, tuple):
+        # Each word of a flag that takes several is one of its values.
+        inside = path if "args" in path else None
+        return tuple(_redacted(item, inside or (*path, index)) for index, item in enumerate(value))
+    if not isinstance(value, str):
+        return value
+    table, key = (path[-2], str(path[-1])) if len(path) > 1 else ("", "")
+    if table == "env":
+        return redact(key, value)
+    return redact_argv((f"--{key}", value))[1] if table == "args" else redact_text(value)
 
 
 def rows(loaded: LoadedProfile) -> Iterator[tuple[str, str, Origin]]:
@@ -78,7 +81,7 @@ def rows(loaded: LoadedProfile) -> Iterator[tuple[str, str, Origin]]:
 
     A worker's environment and flags are given as they are after all layers, e.g. `prefill-0 env UCX_TLS`.
     """
-    yield from _leaves(loaded, loaded.profile.model_dump(exclude_none=True), ())
+    yield from _leaves(loaded, _redacted(loaded.profile.model_dump(exclude_none=True)), ())
     for name, env, args in _settings(loaded):
         for key, valued in env.items():
             yield f"{name} env {key}", redact(key, valued.value), valued.origin

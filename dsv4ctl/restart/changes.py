@@ -33,9 +33,9 @@ def changes_of(running: Sequence[Running], workers: Sequence[Worker]) -> tuple[C
         recorded = was.record.env
         # A process inherits PATH and its like: only what was planned, or is planned now, is compared.
         names = recorded.keys() | worker.env.keys()
-        env = recorded if was.environ is None else _of(names, redact_env(was.environ))
+        env = redact_env(recorded if was.environ is None else _of(names, was.environ))
         found += _differences(worker.name, env, redact_env(worker.env))
-        argv = redact_argv(was.argv) if was.argv else planned_tail(was.record.argv)
+        argv = redact_argv(was.argv or planned_tail(was.record.argv))
         found += _differences(worker.name, _flags(argv), _flags(planned_tail(redact_argv(worker.argv))))
     return tuple(found)
 

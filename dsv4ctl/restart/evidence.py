@@ -87,9 +87,9 @@ def keep_evidence(
         [*(one.environ or {} for one in mine), *(plan.env for plan in plans)],
         [*(one.argv or () for one in mine), *(plan.argv for plan in plans)],
     )
-    files = {name: scrubber.scrub(data) for name, data in files.items()}
     if missing:
         files["missing.txt"] = "".join(f"{line}\n" for line in missing).encode()
+    files = {name: scrubber.scrub(data) for name, data in files.items()}
     for name, data in files.items():
         place.host.write(posixpath.join(folder, name), data)
     _prune(place, posixpath.dirname(folder))

@@ -5,13 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dsv4ctl.errors import UsageError
 from dsv4ctl.profile.overrides import is_override, taken_out
 from dsv4ctl.profile.schema import ROUTER
-from dsv4ctl.redaction import is_fingerprint, is_secret, is_secret_flag, redact
+from dsv4ctl.redaction import fingerprint, has_fingerprint, redact_text
+from dsv4ctl.secret_names import is_secret, is_secret_flag
 
 Sets = tuple[str, ...]
 """The texts that `overrides.parse_sets` reads, in their order."""
-
-_REDACTED = "SECRET"
-"""A name under which everything is redacted."""
 
 _QUOTES = "\"'"
 
@@ -77,10 +75,9 @@ def restored(sets: Iterable[str], environs: Iterable[Mapping[str, str]], argvs: 
     Raises:
         UsageError: one is not there; it has to be set again.
     """
-    known = {redact(_REDACTED, value): value for environ in environs for value in environ.values()}
-    known |= {
-        redact(_REDACTED, part): part for argv in argvs for word in argv for part in (word, word.partition("=")[2])
-    }
+    values = [value for environ in environs for value in environ.values()]
+    values += [part for argv in argvs for word in argv for part in (word, word.partition("=")[2])]
+    known = {shown: value for value in values for shown in (fingerprint(value), redact_text(value))}
     return tuple(_restored(text, known) for text in sets)
 
 
@@ -93,15 +90,19 @@ def _key(text: str) -> str:
 def _redacted(text: str) -> str:
     key, equals, value = text.partition("=")
     # A flag's value may stand in quotes, which it has not in a command line.
-    return f"{key}={redact(_REDACTED, value.strip(_QUOTES))}" if equals and _holds_secret(key) else text
+    bare = value.strip(_QUOTES)
+    if equals and bare and _holds_secret(key):
+        return f"{key}={fingerprint(bare)}"
+    return f"{key}{equals}{redact_text(value)}"
 
 
 def _restored(text: str, known: Mapping[str, str]) -> str:
     key, equals, stored = text.partition("=")
-    if not equals or not is_fingerprint(stored):
+    if not equals or not has_fingerprint(stored):
         return text
-    if stored in known:
-        return f"{key}={known[stored]}"
+    for shown in (stored, stored.strip(_QUOTES)):
+        if shown in known:
+            return f"{key}={known[shown]}"
     raise UsageError(
         f"{key} was set before, and is a secret that nobody kept",
         why="no engine that has it is running",

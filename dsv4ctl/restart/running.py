@@ -8,7 +8,7 @@ from dsv4ctl.errors import OperationFailed
 from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.procfs import cmdline, environ
 from dsv4ctl.profile.schema import ROUTER
-from dsv4ctl.redaction import redact, redact_argv
+from dsv4ctl.redaction import argv_stands_for, has_fingerprint, stands_for
 from dsv4ctl.stack import Stack, Worker
 from dsv4ctl.state import StackRecord, WorkerRecord
 from dsv4ctl.supervisors.base import UnitHandle, UnitState
@@ -93,12 +93,12 @@ def as_before(stack: Stack, running: Sequence[Running]) -> tuple[Worker, ...] | 
 def _env(was: Running, plan: Worker | None) -> dict[str, str] | None:
     found: dict[str, str] = {}
     for name, stored in was.record.env.items():
-        # Only a fingerprint changes when it is redacted again.
-        if redact(name, stored) == stored:
+        if not has_fingerprint(stored):
             found[name] = stored
             continue
         sources = (was.environ or {}, plan.env if plan is not None else {})
-        secret = next((source[name] for source in sources if redact(name, source.get(name, "")) == stored), None)
+        values = (source[name] for source in sources if name in source)
+        secret = next((value for value in values if stands_for(stored, name, value)), None)
         if secret is None:
             return None
         found[name] = secret
@@ -107,11 +107,11 @@ def _env(was: Running, plan: Worker | None) -> dict[str, str] | None:
 
 def _argv(was: Running, plan: Worker | None) -> tuple[str, ...] | None:
     stored = was.record.argv
-    if redact_argv(stored) == stored:
+    if not any(map(has_fingerprint, stored)):
         return stored
     head = stored[: len(stored) - len(planned_tail(stored))]
     for whole in ((*head, *was.argv) if was.argv else (), plan.argv if plan is not None else ()):
-        if len(whole) == len(stored) and redact_argv(whole)[1:] == stored[1:]:
+        if argv_stands_for(stored[1:], whole[1:]):
             return (stored[0], *whole[1:])
     return None
 

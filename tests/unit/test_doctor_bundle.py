@@ -1,12 +1,15 @@
 """`dsv4ctl doctor --bundle`: what is in it, what must not be, and the file that it becomes."""
 
 import io
+import itertools
 import json
 import os
+import signal
+import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,7 +23,7 @@ from hypothesis import strategies as st
 
 from dsv4ctl.doctor.bundle.archive import Bundle, Member, check_path, write
 from dsv4ctl.doctor.bundle.collect import Subject, collect
-from dsv4ctl.errors import HostUnreachable, OperationFailed, UsageError
+from dsv4ctl.errors import HostUnreachable, Interrupted, OperationFailed, UsageError
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.fleet import Place, open_place
 from dsv4ctl.hosts.local import LocalHost
@@ -50,7 +53,9 @@ def subject_of(directory: Path, toml: str = "") -> Subject:
 
 @given(
     secret=SECRETS.filter(lambda text: "\n" not in text),
-    place=st.sampled_from(["env.HF_TOKEN", "prefill.env.MY_PASSWORD", "args.api-key", "decode.args.admin-api-key"]),
+    place=st.sampled_from(
+        ["env.HF_TOKEN", "prefill.env.MY_PASSWD", "env.MY_CREDENTIALS", "args.api-key", "decode.args.admin-api-key"]
+    ),
     form=st.integers(0, 4),
 )
 @settings(max_examples=40)
@@ -65,6 +70,27 @@ def test_no_secret_of_a_profile_is_in_any_member(secret: str, place: str, form: 
     assert {"profile.toml", "planned/prefill-0.json", "findings.json", "log.txt"} <= members_of(bundle).keys()
     for member in bundle.members:
         assert not is_in(secret, member.data), member.name
+
+
+def test_a_secret_of_any_ordinary_shape_is_hidden_in_all_members_alike(tmp_path: Path) -> None:
+    variables = {
+        "DATABASE_URL": "postgres://bob:hunter-one@db/x",
+        "HTTP_PROXY": "http://u:hunter-two@proxy",
+        "MY_PWD": "hunter-three",
+        "MY_CREDENTIALS": "hunter-four",
+        "PASSPHRASE": "hunter-five",
+        "MY_PASSWD": "hunter-six",
+        "NOTE": "see https://hunter-seven-of-nine@git/x",
+    }
+    toml = "[env]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in variables.items())
+    toml += '[router.args]\ncontrol-plane-api-keys = ["a:b:admin:hunter-eight"]\n'
+    log = b"connecting as hunter-one, then hunter-six; git at https://deploy:hunter-nine@git failed\n"
+    found = members_of(collect(subject_of(tmp_path, toml), [], more={"log.txt": log}, environ={}))
+    assert not [name for name, data in found.items() if b"hunter" in data]
+    for name in ("profile.toml", "profile-origins.json", "planned/prefill-0.json"):
+        text = found[name].decode()
+        assert "postgres://bob:<redacted sha256:" in text
+        assert all(variable in text for variable in variables)
 
 
 def test_our_own_secrets_are_taken_out_too(tmp_path: Path) -> None:
@@ -147,6 +173,24 @@ def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     assert all("no time left" in member.missing for member in bundle.missing)
 
 
+def interrupted_at(call: int) -> Callable[[], None]:
+    """A check that says at its `call`-th call, and ever after, that the person wants to end."""
+    calls = itertools.count(1)
+
+    def check() -> None:
+        if next(calls) >= call:
+            raise Interrupted("interrupted (SIGINT)")
+
+    return check
+
+
+@pytest.mark.parametrize("call", [1, 3, 9])
+def test_gathering_ends_when_the_person_wants_to(call: int, place: Place, tmp_path: Path) -> None:
+    subject = replace(subject_of(tmp_path), fleet={"local": place})
+    with pytest.raises(Interrupted):
+        collect(subject, [FINDING], environ={}, check=interrupted_at(call))
+
+
 BUNDLE = Bundle("dsv4-bundle-x", MADE_AT, (Member("about.txt", b"about"), Member("hosts/a/log.txt", b"line\n" * 9999)))
 
 
@@ -208,6 +252,37 @@ def test_no_part_of_a_file_stays(error: BaseException, tmp_path: Path, monkeypat
     with pytest.raises(OperationFailed if isinstance(error, OSError) else KeyboardInterrupt):
         write(BUNDLE, tmp_path / "report.tar.zst")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_part_of_a_file_stays_where_the_person_ends_it(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        write(BUNDLE, tmp_path / "report.tar.zst", check=interrupted_at(2))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_it_is_gathered_ends_doctor_and_shows_what_was_found(tmp_path: Path) -> None:
+    path = tmp_path / "report.tar.gz"
+    (tmp_path / "tmp").mkdir()
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path / "tmp")}
+    words = ["doctor", "cpu", "--only", "TIMERS_OUT_OF_ORDER", "--bundle", str(path), "-o", "json"]
+    with subprocess.Popen(
+        [sys.executable, "-c", "from dsv4ctl.app import main; main()", *words],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as doctor:
+        assert doctor.stderr is not None
+        for line in doctor.stderr:
+            if line.startswith("asking local"):
+                doctor.send_signal(signal.SIGINT)
+                break
+        out, errors = doctor.communicate(timeout=90)
+    assert doctor.returncode == 130, errors
+    answer = json.loads(out)
+    assert (answer["error"]["exit_code"], answer["result"]["stack"], answer["result"]["bundle"]) == (130, "cpu", None)
+    assert not path.exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["report.zip", "report.tar", "no/such/report.tar.gz"])

@@ -1,8 +1,10 @@
 """All checks of `dsv4ctl doctor` at once: a box with ten faults, one that hangs, and the machine that this runs on."""
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -21,10 +23,14 @@ from dsv4ctl.doctor.codes import (
     is_asked,
     is_told,
 )
-from dsv4ctl.doctor.session import Examination
-from dsv4ctl.errors import NothingRunning, UsageError
+from dsv4ctl.doctor.report import summary
+from dsv4ctl.doctor.session import Examination, Subject
+from dsv4ctl.errors import Interrupted, NothingRunning, UsageError
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.hosts.local import LocalHost
+from dsv4ctl.profile.loading import load_profile
+from dsv4ctl.signals import Interrupts
+from dsv4ctl.stack import Site, build_stack
 from tests.box_gpus import Card, config, nvidia_smi, topology
 from tests.boxes import healthy, look
 from tests.patients import CHECKS, ONE_WORKER, findings_on, patient, told
@@ -169,7 +175,7 @@ class OneThatRuns(Examination):
 
     def __init__(self, running: Callable[[], Iterable[Finding]]) -> None:
         subject: Any = SimpleNamespace(fleet={}, runs=True, unknown=None)
-        interrupts: Any = SimpleNamespace(check=lambda: None)
+        interrupts: Any = SimpleNamespace(check=lambda: None, asked=False)
         super().__init__(subject, interrupts, lambda _: None)
         self._running = running
         self.asked = False
@@ -205,3 +211,18 @@ def test_no_generation_is_asked_of_a_stack_that_would_not_answer() -> None:
     found = {finding.code: finding for finding in examination.run().findings}
     assert not examination.asked
     assert found["PART_UNSEEN"].message == "generations were not asked for: router would not answer"
+
+
+def test_an_interrupted_look_keeps_what_it_found(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "cpu"\nname = "mine"\n[decode.env]\nSGLANG_DISAGGREGATION_WAITING_TIMEOUT = 9000\n')
+    loaded = load_profile(str(file), environ={}, cwd=tmp_path)
+    stack = build_stack(loaded, {"local": Site(sys.executable, str(tmp_path), str(tmp_path), str(tmp_path))})
+    interrupts = Interrupts()
+    interrupts.ask("SIGINT")
+    examination = Examination(Subject(loaded, {}, stack, ()), interrupts, lambda _: None, "TIMERS_OUT_OF_ORDER")
+    examined = examination.run()
+    assert {finding.code for finding in examined.findings} == {"TIMERS_OUT_OF_ORDER"}
+    assert isinstance(examined.ended, Interrupted)
+    assert "the look was ended before its end" in summary("mine", examined, runs=False, whole=False)
+    assert "nothing is wrong" not in summary("mine", replace(examined, findings=()), runs=False, whole=False)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dsv4ctl.drift import drift_of
 from dsv4ctl.hosts.local import LocalHost
 from dsv4ctl.procfs import cmdline
+from dsv4ctl.redaction import redact_argv, redact_env
 from dsv4ctl.state import WorkerRecord
 from dsv4ctl.waiting import wait_until
 
@@ -46,3 +47,20 @@ def test_every_difference_is_named_with_both_sides() -> None:
     assert [drift.what for drift in drifts] == ["A", "B", "command line"]
     assert str(drifts[0]) == "A: planned '1', running '2'"
     assert str(drifts[1]) == "B: planned '', running not set"
+
+
+SECRETS = {"MY_PASSWD": "hunter2", "DATABASE_URL": "postgres://bob:hunter22@db/x", "HF_TOKEN": "hunter3"}
+WITH_SECRETS = (*SLEEP, "--api-key", "letmein-1", "--proxy=http://u:hunter22@p")
+
+
+def test_a_process_with_the_secrets_that_were_planned_has_no_drift() -> None:
+    argv = redact_argv(("python3", *WITH_SECRETS))
+    with process(sys.executable, *WITH_SECRETS, env=SECRETS) as pid:
+        assert drift_of(LocalHost(), pid, record(argv, redact_env(SECRETS))) == ()
+        # A version that knew fewer secrets kept them clear: they are the same, and are not shown where they are not.
+        assert drift_of(LocalHost(), pid, record(("python3", *WITH_SECRETS), SECRETS)) == ()
+        others = {"MY_PASSWD": "hunter9", "DATABASE_URL": "postgres://bob:hunter99@db/x"}
+        drifts = drift_of(LocalHost(), pid, record(("python3", *WITH_SECRETS, "--x"), others))
+    assert [drift.what for drift in drifts] == ["MY_PASSWD", "DATABASE_URL", "command line"]
+    assert "postgres://bob:<redacted" in str(drifts)
+    assert not [secret for secret in ("hunter", "letmein") if secret in str(drifts)]

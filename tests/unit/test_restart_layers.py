@@ -74,6 +74,20 @@ def test_a_secret_flag_is_found_in_the_command_that_runs(value: str, argv: tuple
     assert restored(stored, [], [argv]) == ("args.api-key=sk-1",)
 
 
+@pytest.mark.parametrize(
+    "text", ["env.HTTP_PROXY=http://u:hunter22@p", 'args.proxy="http://u:hunter22@p"', "model.path=http://u:hunter22@p"]
+)
+def test_the_password_of_a_url_is_not_stored_and_is_found_in_what_runs(text: str) -> None:
+    stored = redacted([text])
+    assert "hunter22" not in stored[0]
+    assert "http://u:<redacted" in stored[0]
+    url = "http://u:hunter22@p"
+    (found,) = restored(stored, [{"HTTP_PROXY": url}], [("python", f"--proxy={url}", "--model-path", url)])
+    assert found == text.replace('"', "")
+    with pytest.raises(UsageError, match="is a secret that nobody kept"):
+        restored(stored, [{"HTTP_PROXY": "http://u:other@p"}], [])
+
+
 def test_a_role_that_was_forgotten_does_not_show_the_secret() -> None:
     with pytest.raises(UsageError) as caught:
         of_role("HF_TOKEN=hf_abc")

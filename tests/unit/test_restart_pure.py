@@ -6,7 +6,7 @@ import pytest
 
 from dsv4ctl.findings import Severity
 from dsv4ctl.profile.schema import Canary
-from dsv4ctl.redaction import redact_argv, redact_env
+from dsv4ctl.redaction import fingerprint, redact_argv, redact_env
 from dsv4ctl.restart.agreement import Settings, by_argv, disagreements, one_sided
 from dsv4ctl.restart.changes import changes_of
 from dsv4ctl.restart.gpus import GpuUse, indices_of, not_given_back, parse_gpu_use, tenants
@@ -67,6 +67,22 @@ def test_what_ran_can_be_started_again_with_its_secrets() -> None:
     assert (found.argv, found.env) == (old.argv, old.env)
     assert redact_env(found.env) != found.env
     assert redact_argv(found.argv) != found.argv
+
+
+def test_a_secret_within_a_value_is_found_again_too() -> None:
+    env = {"HTTP_PROXY": "http://u:hunter22@p", "MY_PASSWD": "t1", "TOKENIZER_PATH": "/m"}
+    old = worker("decode-0", "--proxy=http://u:hunter22@p", env=env, numa=True)
+    was = running(old)
+    assert "hunter22" not in str(was.record)
+    assert (was.record.env["TOKENIZER_PATH"], changes_of([was], [old])) == ("/m", ())
+    other = worker("decode-0", env={"HTTP_PROXY": "http://u:another-1@p"}, numa=True)
+    (found,) = as_before(stack(other), [was]) or ()
+    assert (found.argv, found.env) == (old.argv, old.env)
+    assert as_before(stack(other), [running(old, alive=False)]) is None
+    # As an older version kept them: it knew fewer secrets, and took some names for secrets that are none.
+    kept = replace(was.record, argv=old.argv, env={**env, "TOKENIZER_PATH": fingerprint("/m")})
+    (found,) = as_before(stack(other), [replace(was, record=kept)]) or ()
+    assert (found.argv, found.env) == (old.argv, old.env)
 
 
 def test_halves_have_to_agree_on_some_settings_and_should_on_others() -> None:

@@ -68,6 +68,18 @@ def test_the_fingerprint_is_the_one_of_the_environment() -> None:
         "OPENAI_API_KEY=abcd-efgh-1234 python x",
         "python -m x --api-key abcd-efgh-1234",
         "https://user@host/?access_token=abcd-efgh-1234&x=1",
+        "fetching https://deploy:abcd-efgh-1234@git/x",
+        "fetching https://abcd-efgh-1234-abcd@git/x",
+        "DATABASE_URL='postgres://bob:abcd-efgh-1234@db/x'",
+        "token: abcd-efgh-1234",
+        "password=abcd-efgh-1234)",
+        "Set-Cookie: session=abcd-efgh-1234; Path=/",
+        '{"headers": {"cookie": "session=abcd-efgh-1234"}}',
+        '{"log": "{\\"password\\": \\"abcd-efgh-1234\\", \\"x\\": 1}"}',
+        'MY_PASSPHRASE="so many words abcd-efgh-1234"',
+        "'--api-key', 'abcd-efgh-1234'",
+        "aws_secret_access_key = abcd-efgh-1234",
+        "Authorization: Token abcd-efgh-1234",
     ],
 )
 def test_what_looks_like_a_secret_is_taken_for_one(text: str) -> None:
@@ -75,6 +87,62 @@ def test_what_looks_like_a_secret_is_taken_for_one(text: str) -> None:
     assert "<redacted sha256:" in scrubbed
     for secret in ("abcd-efgh-1234", "abcdef0123456789", "dXNlcjpwYXNz", "ghijklmnop"):
         assert secret not in scrubbed
+
+
+PEM = "-----BEGIN RSA PRIVATE KEY-----\n{}-----END RSA PRIVATE KEY-----".format(
+    "ghijklmnop+/0123456789ABCDEFGHIJ==\n" * 3
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cloning with ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+        "github_pat_11ABCDEFG0123456789_abcdefghijklmnop",
+        "glpat-abcdefghijklmnopqrst",
+        "nvapi-abcdefghijklmnopqrstuvwxyz",
+        "aws AKIAIOSFODNN7EXAMPLE",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r",
+        PEM,
+        f"before\n{PEM[:100]}",
+        f"{PEM[40:]}\nafter",
+        json.dumps(PEM),
+    ],
+)
+def test_what_begins_as_keys_do_is_taken_for_one(text: str) -> None:
+    scrubbed = Scrubber().scrub(text.encode()).decode()
+    assert "<redacted sha256:" in scrubbed
+    for secret in ("ghijklmnop", "IOSFODNN7", "dBjftJeZ4", "0123456789"):
+        assert secret not in scrubbed
+
+
+def test_the_password_of_a_url_is_found_alone_too() -> None:
+    scrubber = Scrubber([{"DATABASE_URL": "postgres://bob:hunter22%21@db/x"}], [["x", "redis://:letmein-1@db"]])
+    scrubbed = scrubber.scrub(b"no user bob with hunter22! or hunter22%21; auth letmein-1 failed")
+    assert not [secret for secret in (b"hunter22", b"letmein") if secret in scrubbed]
+
+
+def test_a_scrubbed_text_stays_as_it_is_when_it_is_scrubbed_again() -> None:
+    text = b'HF_TOKEN=abcdefgh postgres://bob:abcdefgh@db "password": "ab cd ef" Cookie: a=bcdef --api-key abcdefgh'
+    once = Scrubber().scrub(text)
+    assert Scrubber().scrub(once) == once
+
+
+def test_bytes_that_are_no_text_stay_as_they_are() -> None:
+    assert Scrubber().scrub(b"\xff\xfe HF_TOKEN=abcdefgh \x80").startswith(b"\xff\xfe HF_TOKEN=<redacted")
+
+
+@given(st.text(alphabet="abK=:'\"\\ /@-_.1,;\n{}", max_size=60))
+def test_any_text_is_taken(text: str) -> None:
+    Scrubber().scrub(f"token {text} password{text}".encode())
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text", ["a-" * 200_000, "password" * 50_000, "key=" * 50_000, "eyJ" * 100_000, "://" * 100_000]
+)
+def test_a_long_text_takes_no_time_out_of_proportion(text: str) -> None:
+    Scrubber().scrub(text.encode())
 
 
 @pytest.mark.parametrize(
@@ -86,6 +154,10 @@ def test_what_looks_like_a_secret_is_taken_for_one(text: str) -> None:
         "TOKENIZERS_PARALLELISM=false MAX_TOKENS=4096",
         "ServerArgs(api_key=None, tokenizer_mode='auto', skip_tokenizer_init=False)",
         "--max-total-tokens 32768 --tokenizer-path /models/x",
+        "PWD=/root/somewhere OLDPWD=/root/before SSH_AUTH_SOCK=/tmp/ssh-1/agent",
+        "'eos_token': '<|end_of_text|>', pad_token=<pad> next_token: 12345678.5 HF_TOKEN=$HF_TOKEN",
+        '{"key": "prefill-0 env MY_PASSWD", "value": "a"} KeyError: something cache key: abcdefghijkl',
+        "http://127.0.0.1:30000/health from me@example.org, 3.14:15@16",
         "sglang:token_usage{engine_type=\"prefill\"} 0.25",
     ],
 )  # fmt: skip

@@ -65,10 +65,11 @@ def check_path(path: Path) -> None:
         raise UsageError(f"{path} cannot be written", why=f"there is no directory {path.absolute().parent}")
 
 
-def write(bundle: Bundle, path: Path) -> int:
+def write(bundle: Bundle, path: Path, *, check: Callable[[], None] = lambda: None) -> int:
     """Write it, for its owner alone (mode 0600). Nothing is left where that fails. Returns its size in bytes.
 
     Raises:
+        Interrupted: by `check`, which is called before each member.
         UsageError: as `check_path`.
         OperationFailed: disk full, or not permitted.
     """
@@ -80,7 +81,7 @@ def write(bundle: Bundle, path: Path) -> int:
             with os.fdopen(handle, "wb") as file:
                 os.fchmod(handle, MODE)
                 with compressed(file) as stream:
-                    _write_tar(bundle, stream)
+                    _write_tar(bundle, stream, check)
                 file.flush()
                 os.fsync(handle)
                 size = os.fstat(handle).st_size
@@ -96,9 +97,10 @@ def write(bundle: Bundle, path: Path) -> int:
     return size
 
 
-def _write_tar(bundle: Bundle, stream: IO[bytes]) -> None:
+def _write_tar(bundle: Bundle, stream: IO[bytes], check: Callable[[], None]) -> None:
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for member in bundle.members:
+            check()
             info = tarfile.TarInfo(f"{bundle.name}/{member.name}")
             info.size = len(member.data)
             info.mode = MODE

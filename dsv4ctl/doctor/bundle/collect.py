@@ -68,6 +68,7 @@ def collect(
     more: Mapping[str, bytes] = {},
     within_s: float = 120.0,
     tell: Callable[[str], None] = lambda _: None,
+    check: Callable[[], None] = lambda: None,
     now: Callable[[], datetime] = utc_now,
     environ: Mapping[str, str] = os.environ,
     clock: Callable[[], float] = time.monotonic,
@@ -80,7 +81,11 @@ def collect(
         more: further members by name, such as the report of a deep look.
         within_s: what has not begun by then is left out, and said; the last answers may take a minute longer.
         tell: gets a sentence before each part.
+        check: called before each question; what it raises ends it, when what was asked before has been answered.
         now, environ, clock: passed in for tests. The secrets of `environ` (ours) are taken out of every text, too.
+
+    Raises:
+        Interrupted: by `check`.
     """
     end = clock() + within_s
     made_at = now()
@@ -88,15 +93,21 @@ def collect(
     tell(f"asking {', '.join(subject.fleet) or 'nobody'}")
     pieces = [*_own_pieces(subject, findings, more), *_stack_pieces(subject, running)]
     found: dict[str, tuple[bytes, str]] = {}
+
+    def had_in_time(piece: Piece) -> tuple[bytes, str]:
+        check()
+        return had(piece) if clock() < end else (b"", "there was no time left for it")
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        hosts = {name: pool.submit(_host, place, subject.name) for name, place in subject.fleet.items()}
-        asked = pool.map(lambda piece: had(piece) if clock() < end else (b"", "there was no time left for it"), pieces)
+        hosts = {name: pool.submit(_host, place, subject.name, check) for name, place in subject.fleet.items()}
+        asked = pool.map(had_in_time, pieces)
         for (name, _), answer in zip(pieces, asked, strict=True):
             found[name] = answer
         for name, future in hosts.items():
             found |= {f"hosts/{_safe(name)}/{file}": answer for file, answer in future.result().items()}
     found |= {f"hosts/{_safe(name)}/everything": (b"", why) for name, why in subject.unreachable}
     found |= {f"hosts/{_safe(name)}/running": (b"", why) for name, why in unread.items()}
+    check()
     scrubber = _scrubber(subject, running, environ)
     members = [_member(name, data, why, scrubber) for name, (data, why) in sorted(found.items())]
     about = _about(subject, made_at, members)
@@ -192,9 +203,14 @@ def _stack_pieces(subject: Subject, running: Sequence[Running]) -> list[Piece]:
     return pieces
 
 
-def _host(place: Place, stack: str) -> dict[str, tuple[bytes, str]]:
-    """What one host says of itself, and the stack's journals there."""
+def _host(place: Place, stack: str, check: Callable[[], None]) -> dict[str, tuple[bytes, str]]:
+    """What one host says of itself, and the stack's journals there.
+
+    Raises:
+        Interrupted: by `check`.
+    """
     found: dict[str, tuple[bytes, str]] = {}
+    check()
     try:
         found |= host_texts(place.host, place.site.python)
     except (Dsv4Error, OSError) as error:
@@ -205,6 +221,7 @@ def _host(place: Place, stack: str) -> dict[str, tuple[bytes, str]]:
         names = place.host.run(argv, deadline_s=_LIST_WITHIN_S).text.split()
     except (Dsv4Error, OSError) as error:
         return found | {"journals": (b"", str(error))}
+    check()
     return found | {f"journals/{name}": had((name, _reading(place, posixpath.join(folder, name)))) for name in names}
 
 
@@ -254,7 +271,8 @@ def _about(subject: Subject, made_at: datetime, members: Sequence[Member]) -> st
         f"hosts: {', '.join((*subject.fleet, *(name for name, _ in subject.unreachable))) or 'none'}",
         "",
         "Secrets are fingerprints: values of variables named like a key, token, secret or password, of flags such as",
-        "--api-key, and what looks like one in any text. Two fingerprints are the same only if the secrets are.",
+        "--api-key, and what looks like one in any text. Two fingerprints are the same only if the secrets are. What",
+        "has no such name and no such form is still in it: look before you hand it out.",
         "",
         *(f"{len(member.data):>9}  {member.name}" for member in members),
     ]

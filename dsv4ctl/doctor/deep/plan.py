@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsv4ctl.drift import planned_tail
-from dsv4ctl.redaction import is_secret
+from dsv4ctl.redaction import redact
 from dsv4ctl.stack import UNIT_VARIABLE
 
 if TYPE_CHECKING:
@@ -157,4 +157,4 @@ def _flag(argv: Sequence[str], name: str) -> str | None:
 
 def _passed(env: Mapping[str, str]) -> dict[str, str]:
     """A worker's environment without what a transfer has no use for: secrets, and what belongs to its unit."""
-    return {name: value for name, value in env.items() if name not in _NOT_PASSED and not is_secret(name)}
+    return {name: value for name, value in env.items() if name not in _NOT_PASSED and redact(name, value) == value}
