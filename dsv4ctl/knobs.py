@@ -49,14 +49,24 @@ class EnvKnob:
 
 
 @dataclass(frozen=True)
+class FlagKnob:
+    """A flag: a `switch` takes no value, `value` one, `list` several. `type` (int or float) and `choices` are of each
+    of them; None where they are anything, or nobody knows."""
+
+    kind: str
+    type: str | None = None
+    choices: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
 class Registry:
-    """All names of one engine. `source` says where this was learnt; flags map to `switch`, `value` or `list`."""
+    """All names of one engine. `source` says where this was learnt."""
 
     source: str
     version: str
     env: Mapping[str, EnvKnob]
-    engine_flags: Mapping[str, str]
-    router_flags: Mapping[str, str]
+    engine_flags: Mapping[str, FlagKnob]
+    router_flags: Mapping[str, FlagKnob]
 
 
 def parse_registry(text: str, source: str) -> Registry:
@@ -86,11 +96,18 @@ def parse_registry(text: str, source: str) -> Registry:
                 )
                 for name, knob in data["env"].items()
             },
-            engine_flags={name: flag["kind"] for name, flag in data["engine_flags"].items()},
-            router_flags={name: flag["kind"] for name, flag in data["router_flags"].items()},
+            engine_flags=_flags(data["engine_flags"]),
+            router_flags=_flags(data["router_flags"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OperationFailed(f"{source} gave no knob registry", why=f"{type(error).__name__}: {error}") from error
+
+
+def _flags(data: Mapping[str, Any]) -> dict[str, FlagKnob]:
+    return {
+        name: FlagKnob(flag["kind"], flag.get("type"), tuple(flag["choices"]) if "choices" in flag else None)
+        for name, flag in data.items()
+    }
 
 
 def snapshot(version: str) -> Registry | None:
@@ -246,13 +263,53 @@ _ALL = "`python -m serving knobs`"
 
 
 def wrong_value(name: str, value: str, registry: Registry) -> str | None:
-    """Why the engine would not take this value (it would warn, and go on with its default); None when it would."""
+    """Why the engine would not take this value (it would warn, and go on with its default), or a library below it would
+    not; None when they would."""
+    if name in _OF_LIBRARIES and (wrong := _OF_LIBRARIES[name](value)):
+        return wrong
     knob = registry.env.get(name)
     check = _CHECKS.get(knob.type) if knob and knob.type else None
     if knob is None or check is None or check(value):
         return None
     default = f" ({knob.default})" if knob.default else ""
     return f'must be {_KINDS[str(knob.type)]}, not "{redact(name, value)}"; the engine would use its default{default}'
+
+
+_P2P_LEVELS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "DIS")
+# Others may be installed, so that only a slip in one of these is told.
+_NIXL_BACKENDS = (
+    "UCX",
+    "UCX_MO",
+    "LIBFABRIC",
+    "Mooncake",
+    "GDS",
+    "GDS_MT",
+    "POSIX",
+    "HF3FS",
+    "OBJ",
+    "GPUNETIO",
+    "UCCL",
+)
+
+
+def _wrong_p2p_level(value: str) -> str | None:
+    if value in _P2P_LEVELS or value.isdigit():
+        return None
+    return f'must be one of {", ".join(_P2P_LEVELS)}, not "{value}", which NCCL would ignore'
+
+
+def _wrong_nixl_backend(value: str) -> str | None:
+    if value in _NIXL_BACKENDS:
+        return None
+    guess = within(value.upper(), (known.upper() for known in _NIXL_BACKENDS), 2 if len(value) > 2 else 0)
+    meant = next((known for known in _NIXL_BACKENDS if known.upper() == guess), None)
+    return f'must be a backend of NIXL as NIXL writes it, not "{value}"; did you mean {meant}?' if meant else None
+
+
+_OF_LIBRARIES: Mapping[str, Callable[[str], str | None]] = {
+    "NCCL_P2P_LEVEL": _wrong_p2p_level,
+    "SGLANG_DISAGGREGATION_NIXL_BACKEND": _wrong_nixl_backend,
+}
 
 
 def _is_number(kind: type[int] | type[float], value: str) -> bool:
@@ -283,7 +340,7 @@ _CHECKS: Mapping[str, Callable[[str], bool]] = {
 _KINDS = {"bool": "true or false (1 or 0)", "int": "an integer", "float": "a number", "json": "JSON"}
 
 
-def _lint_flags(args: "Mapping[str, Valued[ArgScalar]]", flags: Mapping[str, str], of: str) -> "Iterator[Problem]":
+def _lint_flags(args: "Mapping[str, Valued[ArgScalar]]", flags: Mapping[str, FlagKnob], of: str) -> "Iterator[Problem]":
     from dsv4ctl.profile import Problem
 
     for name, valued in args.items():
@@ -291,18 +348,38 @@ def _lint_flags(args: "Mapping[str, Valued[ArgScalar]]", flags: Mapping[str, str
             yield Problem(valued.origin, valued.origin.key, wrong)
 
 
-def wrong_flag(name: str, value: "ArgScalar", flags: Mapping[str, str], of: str) -> str | None:
-    """Why `of` would refuse this flag or this kind of value; None when it would take it."""
-    kind = flags.get(name)
-    if kind is None:
+def wrong_flag(name: str, value: "ArgScalar", flags: Mapping[str, FlagKnob], of: str) -> str | None:
+    """Why `of` would refuse this flag, this kind of value or this value; None when it would take it."""
+    flag = flags.get(name)
+    if flag is None:
         guess = _flag_guess(name, flags)
         return f"is not a flag of {of}" + (f"; did you mean {guess}?" if guess else "; take it out")
-    if kind == "switch" and not isinstance(value, bool):
+    if flag.kind == "switch" and not isinstance(value, bool):
         return "takes no value: write true, or false to leave it out"
-    if kind == "value" and value is True:
+    if flag.kind == "value" and value is True:
         return "takes a value, and true would leave it without one"
-    if kind == "value" and isinstance(value, tuple):
+    if flag.kind == "value" and isinstance(value, tuple):
         return "takes one value, not a list"
+    # A false leaves the flag out, and a true has it stand alone.
+    values = value if isinstance(value, tuple) else () if isinstance(value, bool) else (value,)
+    return next((wrong for each in values if (wrong := _wrong_value_of_flag(name, str(each), flag))), None)
+
+
+_SHOWN_CHOICES = 8
+# Shares of something, which the engine's parser takes any number for.
+_SHARES = frozenset({"mem-fraction-static"})
+
+
+def _wrong_value_of_flag(name: str, value: str, flag: FlagKnob) -> str | None:
+    if flag.choices is not None and value not in flag.choices:
+        if guess := did_you_mean(value, flag.choices):
+            return f'cannot be "{value}"; did you mean "{guess}"?'
+        more = f" and {len(flag.choices) - _SHOWN_CHOICES} more" if len(flag.choices) > _SHOWN_CHOICES else ""
+        return f'cannot be "{value}"; it takes {", ".join(flag.choices[:_SHOWN_CHOICES])}{more}'
+    if flag.type is not None and not _CHECKS[flag.type](value):
+        return f'must be {_KINDS[flag.type]}, not "{value}"'
+    if name in _SHARES and not 0 < float(value) < 1:
+        return f"must be between 0 and 1, not {value}"
     return None
 
 

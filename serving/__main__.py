@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from serving import hazards, knobs
+from serving.knob_flags import EngineNotInstalled
 from serving.patches import fingerprint, registry, source, table
 from serving.settings import BadSetting
 from serving.transfer_test import command as transfer_command
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> int:
         status, text = run(parser, arguments)
     except importlib.metadata.PackageNotFoundError as error:
         return _failed(f"{sys.executable} has no package {error.name}")
-    except (knobs.EngineNotInstalled, BadSetting, source.NotFound, NoBuffer) as error:
+    except (EngineNotInstalled, BadSetting, source.NotFound, NoBuffer) as error:
         return _failed(str(error))
     return _written(text) or status
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from serving import limits
+from serving.knob_flags import EngineNotInstalled, FlagKnob, engine_flags, read_tree, router_flags
 from serving.settings import switch
 
 SCHEMA_VERSION = 1
@@ -28,10 +29,6 @@ _OWN_PACKAGE = Path(__file__).parent
 _TABLES = (Path(__file__), _OWN_PACKAGE / "hazards.py")
 # Neither runs in a server of text: the engine's own tests, and the diffusion engine beside it.
 _NOT_SERVING = ("sglang/test/", "sglang/multimodal_gen/")
-
-
-class EngineNotInstalled(RuntimeError):
-    """This interpreter has no SGLang, or one whose source is laid out in a way we cannot read."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +46,6 @@ class EnvKnob:
     meaning: str | None = None
     deprecated: str | None = None
     is_read: bool = True
-
-
-@dataclass(frozen=True)
-class FlagKnob:
-    """A command line flag: `switch` takes no value, `value` one, `list` several."""
-
-    kind: str
 
 
 @dataclass(frozen=True)
@@ -122,8 +112,8 @@ def dump() -> dict[str, Any]:
         "sglang": importlib.metadata.version("sglang"),
         "sglang_router": importlib.metadata.version("sglang-router"),
         "env": _plain(env),
-        "engine_flags": _plain(_engine_flags(engine)),
-        "router_flags": _plain(_router_flags(router)),
+        "engine_flags": _plain(engine_flags(engine)),
+        "router_flags": _plain(router_flags(router)),
     }
 
 
@@ -189,7 +179,11 @@ def _environ_module() -> Any:  # noqa: ANN401 - a module
 def _plain(knobs: Mapping[str, EnvKnob | FlagKnob]) -> dict[str, dict[str, Any]]:
     """By name; what is not known is left out, which halves the text."""
     return {
-        name: {key: value for key, value in asdict(knob).items() if value is not None}
+        name: {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(knob).items()
+            if value is not None
+        }
         for name, knob in sorted(knobs.items())
     }
 
@@ -222,7 +216,7 @@ def _by_its_file(path: Path) -> Any:  # noqa: ANN401 - a module
     """A module that needs the standard library alone; what older versions import of their package is left out."""
     if not path.is_file():
         raise EngineNotInstalled(f"{path} is not there")
-    tree = _tree(path)
+    tree = read_tree(path)
     tree.body = [node for node in tree.body if not _imports_engine(node)]
     module = types.ModuleType("_dsv4_engine_environ")
     exec(compile(tree, str(path), "exec"), vars(module))  # noqa: S102 - the engine's own code
@@ -233,13 +227,6 @@ def _imports_engine(node: ast.stmt) -> bool:
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
     return any(name.partition(".")[0] == "sglang" for name in names)
-
-
-def _tree(path: Path) -> ast.Module:
-    try:
-        return ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError) as error:
-        raise EngineNotInstalled(f"{path} cannot be read as Python: {error}") from error
 
 
 def _type_of(entry: object, module: Any) -> str:  # noqa: ANN401 - a module loaded by its file
@@ -279,95 +266,6 @@ def _literals(*packages: Path) -> set[str]:
                 text = path.read_text(encoding="utf-8", errors="replace")
                 found.update(match[2] for match in _LITERAL.finditer(text))
     return found
-
-
-def _engine_flags(engine: Path) -> dict[str, FlagKnob]:
-    """The server's flags, from the annotated fields that its parser is made of and from what is added by hand."""
-    arguments = engine / "srt" / "server_args.py"
-    if not arguments.is_file():
-        raise EngineNotInstalled(f"{arguments} is not there")
-    flags: dict[str, FlagKnob] = {}
-    for path in (*sorted((engine / "srt" / "arg_groups" / "fields").glob("*.py")), arguments):
-        for node in ast.walk(_tree(path)):
-            if isinstance(node, ast.AnnAssign):
-                flags |= _field_flags(node)
-            elif isinstance(node, ast.Call):
-                flags |= _added_flags(node)
-    return flags
-
-
-def _field_flags(node: ast.AnnAssign) -> dict[str, FlagKnob]:
-    """Flags of `name: A[type, "help" or Arg(...)]`, as the engine's arg_utils derives them."""
-    annotation = node.annotation
-    if not (
-        isinstance(node.target, ast.Name)
-        and isinstance(annotation, ast.Subscript)
-        and isinstance(annotation.value, ast.Name)
-        and annotation.value.id == "A"
-        and isinstance(annotation.slice, ast.Tuple)
-    ):
-        return {}
-    declared, *metadata = annotation.slice.elts
-    call = next((item for item in metadata if isinstance(item, ast.Call) and _called(item) == "Arg"), None)
-    options = {item.arg: item.value for item in call.keywords if item.arg} if call else {}
-    if _constant(options.get("no_cli")) is True:
-        return {}
-    name = _constant(options.get("cli_name")) or "--" + node.target.id.replace("_", "-")
-    aliases = options.get("aliases")
-    names = [name, *(_constant(item) for item in (aliases.elts if isinstance(aliases, ast.List) else []))]
-    text = ast.unparse(declared)
-    many = text.startswith(("List[", "list[", "Optional[List[", "Optional[list["))
-    if "action" in options:
-        return _by_action(names, ast.unparse(options["action"]))
-    if "nargs" in options or (many and "type_parser" not in options):
-        return _named(names, "list")
-    return _named(names, "switch" if text in ("bool", "Optional[bool]") and "type_parser" not in options else "value")
-
-
-def _added_flags(node: ast.Call) -> dict[str, FlagKnob]:
-    """Flags of `parser.add_argument("--name", ...)`; an f-string's variable prefix is taken to be empty."""
-    if _called(node) != "add_argument":
-        return {}
-    names = [name for name in (_constant(argument) for argument in node.args) if name and name.startswith("--")]
-    options = {item.arg: item.value for item in node.keywords if item.arg}
-    if "action" in options:
-        return _by_action(names, ast.unparse(options["action"]), takes="choices" in options)
-    return _named(names, "list" if "nargs" in options else "value")
-
-
-def _by_action(names: list[Any], action: str, *, takes: bool = False) -> dict[str, FlagKnob]:
-    if action.endswith("BooleanOptionalAction"):
-        names = [*names, *(f"--no-{name.removeprefix('--')}" for name in names)]
-    if "append" in action or action.endswith("PathAction"):
-        return _named(names, "list")
-    return _named(names, "value" if takes else "switch")
-
-
-def _named(names: list[Any], kind: str) -> dict[str, FlagKnob]:
-    return {name.removeprefix("--"): FlagKnob(kind) for name in names if name and name.startswith("--")}
-
-
-def _router_flags(router: Path) -> dict[str, FlagKnob]:
-    path = router / "router_args.py"
-    if not path.is_file():
-        raise EngineNotInstalled(f"{path} is not there")
-    return {
-        name: flag
-        for node in ast.walk(_tree(path))
-        if isinstance(node, ast.Call)
-        for name, flag in _added_flags(node).items()
-    }
-
-
-def _called(node: ast.Call) -> str:
-    function = node.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-
-
-def _constant(node: ast.expr | None) -> Any:  # noqa: ANN401 - whatever the source has there
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
-    return node.value if isinstance(node, ast.Constant) else None
 
 
 def lines(knobs: dict[str, Any]) -> Iterator[str]:

@@ -73,7 +73,8 @@ parser = argparse.ArgumentParser()
 ServerArgs.add_cli_args(parser)
 kind = lambda action: "switch" if action.nargs == 0 else "value" if action.nargs is None else "list"
 print(json.dumps({
-    name.removeprefix("--"): kind(action)
+    name.removeprefix("--"): [kind(action), getattr(action.type, "__name__", None),
+                              action.choices and sorted(map(str, action.choices))]
     for action in parser._actions for name in action.option_strings
     if name.startswith("--") and name != "--help"
 }))
@@ -87,7 +88,19 @@ def test_engine_flags_are_those_of_the_real_parser(registry: Registry) -> None:
     answer = subprocess.run(
         [sys.executable, "-c", _PARSER], env=env, capture_output=True, text=True, check=True, timeout=200
     )
-    assert json.loads(answer.stdout.splitlines()[-1]) == registry.engine_flags
+    real = json.loads(answer.stdout.splitlines()[-1])
+    flags = registry.engine_flags
+    assert {name: kind for name, (kind, _, _) in real.items()} == {name: flag.kind for name, flag in flags.items()}
+    numbers = {name: type_ for name, (_, type_, _) in real.items() if type_ in ("int", "float")}
+    assert numbers == {name: flag.type for name, flag in flags.items() if flag.type is not None}
+    choices = {name: values for name, (_, _, values) in real.items() if values}
+    ours = {name: sorted(flag.choices) for name, flag in flags.items() if flag.choices is not None}
+    assert ours == {name: values for name, values in choices.items() if name in ours}
+    # They are worked out when the parser is made.
+    assert choices.keys() - ours.keys() == {
+        *("sampling-backend", "reasoning-parser", "tool-call-parser", "kv-canary-real-data", "lora-target-modules"),
+        *("cuda-graph-backend-decode", "cuda-graph-backend-prefill"),
+    }
 
 
 def test_router_flags_are_those_of_the_real_parser(registry: Registry) -> None:
@@ -202,6 +215,27 @@ VALUES: Mapping[str, tuple[str, str, str | None]] = {
     ),
     "a tuple": ("SGLANG_DISABLED_MODEL_ARCHS", "a,b", expected(None)),
     "untyped": ("SGLANG_USE_CPU_ENGINE", "maybe", expected(None)),
+    "a level of NCCL": ("NCCL_P2P_LEVEL", "PHB", expected(None)),
+    "an old level of NCCL": ("NCCL_P2P_LEVEL", "5", expected(None)),
+    "no level of NCCL": (
+        "NCCL_P2P_LEVEL",
+        "PHBX",
+        expected(
+            'must be one of LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, DIS, not "PHBX", which NCCL would ignore'
+        ),
+    ),
+    "a backend of NIXL": ("SGLANG_DISAGGREGATION_NIXL_BACKEND", "LIBFABRIC", expected(None)),
+    "a slip in a backend of NIXL": (
+        "SGLANG_DISAGGREGATION_NIXL_BACKEND",
+        "UXC",
+        expected('must be a backend of NIXL as NIXL writes it, not "UXC"; did you mean UCX?'),
+    ),
+    "lower case in a backend of NIXL": (
+        "SGLANG_DISAGGREGATION_NIXL_BACKEND",
+        "ucx",
+        expected('must be a backend of NIXL as NIXL writes it, not "ucx"; did you mean UCX?'),
+    ),
+    "a backend of NIXL that we do not know": ("SGLANG_DISAGGREGATION_NIXL_BACKEND", "SOMETHING_NEW", expected(None)),
 }
 
 
@@ -211,7 +245,7 @@ def test_values(case: str, registry: Registry) -> None:
     assert wrong_value(name, value, registry) == said
 
 
-FLAGS: Mapping[str, tuple[str, str | int | bool | tuple[int, ...], str | None]] = {
+FLAGS: Mapping[str, tuple[str, str | int | float | bool | tuple[int | str, ...], str | None]] = {
     "known": ("tp-size", 2, expected(None)),
     "underscores": ("tp_size", 2, expected("is not a flag of SGLang's server; did you mean tp-size?")),
     "a beginning": ("tp", 2, expected("is not a flag of SGLang's server; did you mean tp-size?")),
@@ -233,6 +267,26 @@ FLAGS: Mapping[str, tuple[str, str | int | bool | tuple[int, ...], str | None]] 
     "list for one": ("tp-size", (1, 2), expected("takes one value, not a list")),
     "list": ("cuda-graph-bs-decode", (1, 2), expected(None)),
     "negated switch": ("no-enable-tf32-matmul", True, expected(None)),
+    "a choice": ("moe-runner-backend", "flashinfer_cutlass", expected(None)),
+    "a slip in a choice": (
+        "moe-runner-backend",
+        "flashinfer_cutlas",
+        expected('cannot be "flashinfer_cutlas"; did you mean "flashinfer_cutlass"?'),
+    ),
+    "a choice like none": (
+        "kv-cache-dtype",
+        "qqqqqqqqqq",
+        expected(
+            'cannot be "qqqqqqqqqq"; it takes auto, fp8_e5m2, fp8_e4m3, mxfp8, bf16, bfloat16, nvfp4, fp4_mx_block16'
+        ),
+    ),
+    "a number for a choice": ("page-size", 64, expected(None)),
+    "not an integer": ("tp-size", "four", expected('must be an integer, not "four"')),
+    "a fraction for an integer": ("tp-size", 4.5, expected('must be an integer, not "4.5"')),
+    "not a number": ("mem-fraction-static", "lots", expected('must be a number, not "lots"')),
+    "a number that is no share": ("mem-fraction-static", 8.5, expected("must be between 0 and 1, not 8.5")),
+    "a share": ("mem-fraction-static", 0.85, expected(None)),
+    "a list of integers": ("cuda-graph-bs-decode", (1, "two"), expected('must be an integer, not "two"')),
 }
 
 
@@ -240,6 +294,21 @@ FLAGS: Mapping[str, tuple[str, str | int | bool | tuple[int, ...], str | None]] 
 def test_flags(case: str, registry: Registry) -> None:
     name, value, said = FLAGS[case]
     assert wrong_flag(name, value, registry.engine_flags, "SGLang's server") == said
+
+
+def test_a_host_of_an_older_version_says_less_of_its_flags(registry: Registry) -> None:
+    data = json.loads(BUNDLED.read_text())
+    flags = {name: {"kind": flag["kind"]} for name, flag in data["engine_flags"].items()}
+    older = parse_registry(json.dumps({**data, "engine_flags": flags}), "an older one")
+    assert wrong_flag("kv-cache-dtype", "fp9", older.engine_flags, "SGLang's server") is None
+    assert wrong_flag("kv-cache-dtyp", "fp9", older.engine_flags, "SGLang's server") is not None
+
+
+def test_the_values_of_the_routers_flags_are_checked_too(registry: Registry) -> None:
+    problems = lint(load("cpu", "router.args.policy=best"), {"local": registry})
+    assert [str(problem) for problem in problems] == expected(
+        ['--set: router.args.policy cannot be "best"; it takes random, round_robin, cache_aware, power_of_two, manual']
+    )
 
 
 @pytest.mark.parametrize("name", builtin_profiles())
