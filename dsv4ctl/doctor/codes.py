@@ -77,5 +77,5 @@ def check_code(code: str) -> None:
     guess = did_you_mean(code, sorted(all_codes()))
     raise UsageError(
         f"--only {code}: no finding of doctor has that code" + (f"; did you mean {guess}?" if guess else ""),
-        hint="docs/findings has a page for each",
+        hint="docs/findings/README.md lists them",
     )

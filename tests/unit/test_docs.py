@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from dsv4ctl.app import COMMANDS
+from dsv4ctl.doctor.check import all_checks
 from dsv4ctl.doctor.codes import all_codes
 from dsv4ctl.errors import ExitCode
 
@@ -53,8 +54,36 @@ def finding_codes() -> set[str]:
     return codes
 
 
+def pages_of_findings() -> dict[str, str]:
+    """By code."""
+    return {path.stem: path.read_text() for path in (DOCS / "findings").glob("*.md") if path.name != "README.md"}
+
+
+def row(page: str, name: str) -> str:
+    """What a page's table says under a name."""
+    found = re.search(rf"^\| {name} \| (.*) \|$", page, re.MULTILINE)
+    return found[1] if found else ""
+
+
 def test_every_finding_has_a_page_and_every_page_a_finding() -> None:
-    assert {path.stem for path in (DOCS / "findings").glob("*.md")} == finding_codes()
+    assert pages_of_findings().keys() == finding_codes()
+
+
+def test_the_index_of_findings_has_each_once_and_says_by_what_it_is_seen() -> None:
+    index = (DOCS / "findings" / "README.md").read_text()
+    rows = re.findall(r"^\| \[(\w+)\]\((\w+)\.md\) \| .* \| (.*) \|$", index, re.MULTILINE)
+    assert [code for code, _, _ in rows] == sorted(finding_codes())
+    for code, link, seen_by in rows:
+        page = row(pages_of_findings()[code], "seen by")
+        assert link == code
+        assert [command for command in seen_by.split(", ") if command not in page] == [], code
+        assert ("`doctor" in seen_by) == ("`doctor" in page), code
+
+
+def test_a_check_that_asks_a_host_may_come_to_know_nothing_and_its_page_says_so() -> None:
+    pages = pages_of_findings()
+    asking = [check.code for check in all_checks() if check.questions != ()]
+    assert [code for code in asking if "unknown" not in row(pages[code], "severity")] == []
 
 
 def test_every_exit_code_is_in_the_table() -> None:
@@ -82,8 +111,5 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_what_doctor_can_be_asked_for_has_a_page_and_every_page_of_doctors_can_be_asked_for() -> None:
-    pages = {path.stem: path.read_text() for path in (DOCS / "findings").glob("*.md")}
-    assert all_codes() <= pages.keys()
-    seen_by = {code for code, text in pages.items() if re.search(r"^\| seen by \|.*`doctor`", text, re.MULTILINE)}
-    assert seen_by <= all_codes()
+def test_the_pages_of_what_doctor_can_be_asked_for_name_it_and_no_other_does() -> None:
+    assert {code for code, page in pages_of_findings().items() if "`doctor" in row(page, "seen by")} == all_codes()

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsv4ctl.doctor.engines import of_version
+from dsv4ctl.doctor.engines import engine_findings, of_version
 from dsv4ctl.doctor.model import Config, model_findings, parse_config
 from dsv4ctl.doctor.pd_fixes import FIXES, NEWEST, lacking, parsed
 from dsv4ctl.doctor.timer_order import timer_findings
 from dsv4ctl.doctor.versions import version_findings
 from dsv4ctl.facts import HostFacts
 from dsv4ctl.findings import Finding, Severity
+from dsv4ctl.knobs import snapshot
 from dsv4ctl.profile.loading import LoadedProfile, load_profile
 from dsv4ctl.restart.patch_table import Table
 from dsv4ctl.stack import Site, Stack, build_stack
@@ -175,3 +176,15 @@ def test_timers_of_a_plan_that_stand_wrong_are_findings_and_a_slip_is_unknown() 
     assert (finding.code, finding.severity) == ("TIMERS_OUT_OF_ORDER", Severity.WARNING)
     (finding,) = timer_findings(stack("SGLANG_DISAGGREGATION_WAITING_TIMEOUT=soon").workers)
     assert finding.severity is Severity.UNKNOWN
+
+
+def test_what_nothing_reads_and_what_the_engine_would_refuse_is_told() -> None:
+    known = snapshot(".".join(map(str, NEWEST)))
+    assert known is not None
+    idle = [name for name, knob in known.env.items() if not knob.is_read and knob.type == "bool"]
+    profile = loaded(*(f"{name}=1" for name in idle), "args.kv-cache-dtype=fp9", "args.mem-fraction-static=lots")
+    found = engine_findings(profile, {}, build_stack(profile, {"local": SITE}), {})
+    unread = [finding for finding in found if finding.code == "KNOB_NOT_READ"]
+    assert [name for name in idle if name not in str(unread)] == []
+    refused = [finding.message for finding in found if finding.code == "KNOB_UNREAD"]
+    assert len([message for message in refused if "kv-cache-dtype" in message or "mem-fraction-static" in message]) == 2
