@@ -62,7 +62,7 @@ def _lint(loaded: "LoadedProfile", fleet: "Fleet") -> list[Finding]:
         Finding("KNOB_UNREAD", Severity.UNKNOWN, note, "install dsv4ctl beside the engine on that host")
         for note in linted.notes
     ]
-    return [*found, *linted.findings]
+    return found
 
 
 def _remedy(fix: PdFix) -> str:
