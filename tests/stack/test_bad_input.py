@@ -96,13 +96,14 @@ def test_a_misspelt_variable(mine: Dsv4, profile: StackProfile) -> None:
 
 
 def test_an_engine_that_ends_during_its_start(mine: Dsv4, profile: StackProfile) -> None:
-    said = refused(mine, profile, "--set", "args.attention-backend=no_such_backend", code=1)
+    # Its choices are known to the engine alone, when it makes its parser.
+    said = refused(mine, profile, "--set", "args.tool-call-parser=no_such_parser", code=1)
     assert "is not running: exit code 2" in said
-    assert "why: sglang serve: error: argument --attention-backend: invalid choice: 'no_such_backend'" in said
+    assert "why: sglang serve: error: argument --tool-call-parser: invalid choice: 'no_such_parser'" in said
     # Its log can still be read, although the stack is gone. Either engine may have been the first to end.
     logs = mine.run("logs", "-n", "200", "-p", profile.path)
     assert logs.code == 0
-    assert "invalid choice: 'no_such_backend'" in logs.out
+    assert "invalid choice: 'no_such_parser'" in logs.out
 
 
 def test_an_engine_whose_model_is_broken(mine: Dsv4, profile: StackProfile, tmp_path: Path) -> None:
