@@ -58,7 +58,9 @@ def recommend(history: History, bound: Bound, timers: Sequence[Timer]) -> Recomm
     """The shortest round timeout that is `MARGIN` times the bound, and that the heartbeat comes before."""
     wanted = [(MARGIN * bound.seconds, f"{MARGIN:g} times the bound of {bound.seconds:g} s")]
     wanted += [
-        (timer.seconds, f"longer than {timer}") for timer in timers if timer.letter == "H" and timer.seconds is not None
+        (timer.seconds, f"longer than {timer.what} of {timer.worker}, {timer.seconds:g} s")
+        for timer in timers
+        if timer.letter == "H" and timer.seconds is not None
     ]
     seconds = next(
         (step for step in STEPS_S if step >= wanted[0][0] and all(step > least for least, _ in wanted[1:])), STEPS_S[-1]
