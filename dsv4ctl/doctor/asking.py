@@ -24,8 +24,9 @@ _GRACE_S = 0.3
 _NAMED = 3
 # $1 is the root of the file system that is looked at; then number, deadline, the same with its grace in hundredths of a
 # second, and script of each question. Answers lie in a directory of this run's own until all are there; it is removed
-# as well where the run is ended, or nobody is there to read them any more. A file may not
-# grow beyond the longest answer: what would write more gets an error, and no signal, which would leave a core dump.
+# as well where the run is ended, or nobody is there to read them any more. A file may not grow beyond the longest
+# answer: what would write more gets an error, and no signal, which would leave a core dump. At its deadline a question is
+# killed, children and all: with SIGTERM first, a child that ignores it would outlive its parent, and `timeout` too.
 _SCRIPT = r"""
 root=$1; shift
 dir=$(mktemp -d "${TMPDIR:-/tmp}/dsv4-doctor.XXXXXX") || exit 1
@@ -39,7 +40,7 @@ while [ $# -gt 0 ]; do
         (
             trap '' XFSZ
             ulimit -f BLOCKS
-            exec timeout -k 0.2 "$2" sh -c "$4" sh "$root" >"$dir/$1.out" 2>"$dir/$1.err" </dev/null
+            exec timeout -s KILL "$2" sh -c "$4" sh "$root" >"$dir/$1.out" 2>"$dir/$1.err" </dev/null
         )
         echo $? >"$dir/$1.now" && mv "$dir/$1.now" "$dir/$1.status"
     ) >/dev/null 2>&1 </dev/null &

@@ -1,7 +1,8 @@
 """What a host is, where some of it hangs, floods or fails: that alone is lost, and why is said in words."""
 
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def breaks(box: CardBox, script: str) -> None:
     (Path(box.root) / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
 
 
+def commands() -> Iterator[str]:
+    """How each process of this machine was started."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield file.read_text(errors="replace")
+
+
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_nvidia_smi_costs_the_gpus_alone_and_little_time(how: str, tmp_path: Path) -> None:
     script, why = BROKEN[how]
@@ -44,6 +52,7 @@ def test_a_broken_nvidia_smi_costs_the_gpus_alone_and_little_time(how: str, tmp_
     assert time.monotonic() - began < 20
     assert facts.gpus == ()
     assert facts.gpus_unseen.startswith(why)
+    assert not any(f"{tmp_path}/bin/nvidia-smi" in command for command in commands())
     assert facts.numa_nodes == (0, 1)
     assert facts.has_python
     assert facts.memory_available_bytes
