@@ -25,8 +25,8 @@ _NAMED = 3
 # $1 is the root of the file system that is looked at; then number, deadline, the same with its grace in hundredths of a
 # second, and script of each question. Answers lie in a directory of this run's own until all are there; it is removed
 # as well where the run is ended, or nobody is there to read them any more. A file may not grow beyond the longest
-# answer: what would write more gets an error, and no signal, which would leave a core dump. At its deadline a question is
-# killed, children and all: with SIGTERM first, a child that ignores it would outlive its parent, and `timeout` too.
+# answer: what would write more gets an error, and no signal, which would leave a core dump. At its deadline a question
+# is killed, children and all: with SIGTERM first, a child that ignores it would outlive its parent, and `timeout` too.
 _SCRIPT = r"""
 root=$1; shift
 dir=$(mktemp -d "${TMPDIR:-/tmp}/dsv4-doctor.XXXXXX") || exit 1
