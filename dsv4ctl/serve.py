@@ -256,6 +256,7 @@ class _Await(Always):
         blind_since: float | None = None
 
         def answering() -> WorkerView | None:
+            """The worker once it answers; a host that is out of reach for too long ends the wait."""
             nonlocal blind_since
             try:
                 views = self.serving.look()

@@ -26,6 +26,8 @@ from typing import Any
 import torch.distributed as dist
 import zmq
 
+from dsv4ctl.errors import DeadlineExceeded
+from dsv4ctl.waiting import wait_until
 from serving.inflight import pipeline, quarantine, queue, settle, told
 from serving.inflight.report import Inflight, Outcome, State
 from serving.inflight.watchdog import Watchdog
@@ -123,10 +125,10 @@ class Side:
 
     def until(self, is_so: Callable[[], object]) -> bool:
         """Wait for it; False if it does not become so."""
-        deadline = time.monotonic() + WITHIN_S
-        while not is_so() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return bool(is_so())
+        try:
+            return bool(wait_until(is_so, deadline_s=WITHIN_S, interval_s=0.01, what="the other side to act"))
+        except DeadlineExceeded:
+            return False
 
     def asked(self, room: int) -> Any:
         """The sender of a room that decode has asked for."""

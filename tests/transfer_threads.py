@@ -6,12 +6,12 @@ Managers, threads, sockets, queues and executors are real; no engine is started.
 engine does. It says as JSON, for each bad thing, whether its thread still does its work.
 """
 
+import contextlib
 import json
 import logging
 import os
 import sys
 import threading
-import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import zmq
 
+from dsv4ctl.errors import DeadlineExceeded
+from dsv4ctl.waiting import wait_until
 from serving.patches import registry
 from serving.transfer.statuses import BOOTSTRAPPING, FAILED, TRANSFERRING, WAITING_FOR_INPUT
 
@@ -197,9 +199,12 @@ def probes() -> dict[str, dict[str, Probe]]:
 
 def outcomes(asked: Mapping[str, Mapping[str, Probe]]) -> dict[str, dict[str, bool]]:
     """Which of them pass, within the time that they all have together."""
-    deadline = time.monotonic() + WITHIN_S
-    while time.monotonic() < deadline and not all(probe.passed for group in asked.values() for probe in group.values()):
-        time.sleep(0.05)
+    with contextlib.suppress(DeadlineExceeded):
+        wait_until(
+            lambda: all(probe.passed for group in asked.values() for probe in group.values()),
+            deadline_s=WITHIN_S,
+            what="all threads to have done their work",
+        )
     return {thread: {name: probe.passed for name, probe in group.items()} for thread, group in asked.items()}
 
 

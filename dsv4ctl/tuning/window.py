@@ -1,9 +1,10 @@
 """A window over a running stack: every prefill worker's counts, block after block, and what decode had waiting."""
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import CannotLook, UsageError
@@ -74,18 +75,12 @@ class _Prefill:
             CannotLook
         """
         try:
-            loads = parse_loads(_json(self.pages.get(PATH).body))
+            loads = parse_loads(json.loads(self.pages.get(PATH).body))
             return max(float(load.dsv4["timeout_s"]) for load in loads)
         except (CannotSample, UnreadableLoads, ValueError, KeyError) as error:
             raise CannotLook(
                 f"{self.counted.worker} does not say which inflight timeout is in force", why=str(error)
             ) from error
-
-
-def _json(body: bytes) -> object:
-    import json
-
-    return json.loads(body)
 
 
 @dataclass
@@ -96,7 +91,7 @@ class Window:
     decodes: Sequence[DecodeLook]
     clock: Callable[[], float]
     _waiting: int = 0
-    _looks: int = field(default=0)
+    _looks: int = 0
 
     def measure(self, seconds: float, *, sleep: Callable[[float], None], told: Callable[[History], None]) -> Measured:
         """Look every `BLOCK_S` for so long; `told` hears of the history after each block.
