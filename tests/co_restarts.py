@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,18 @@ class Stack:
         below = descendants(table, [self.record(worker)["handle"]["pid"]])
         return next(pid for pid in below if table[pid].comm.startswith("sglang::schedul"))
 
-    def inflight(self) -> int:
-        """How many requests prefill has inflight."""
+    def inflight(self, since: float = 0.0) -> int:
+        """How many requests prefill has inflight, as its scheduler says it at `since` (a wall clock's) or later."""
         _, _, prefill, _, _ = self.profile.ports
-        loads = httpx.get(f"http://127.0.0.1:{prefill}/v1/loads", timeout=10).json()["loads"]
-        return int(loads[0]["disaggregation"]["prefill_inflight_queue_reqs"])
+        load: dict[str, Any] = {}
+
+        def said() -> bool:
+            nonlocal load
+            load = httpx.get(f"http://127.0.0.1:{prefill}/v1/loads", timeout=10).json()["loads"][0]
+            return bool(load["timestamp"] >= since)
+
+        wait_until(said, deadline_s=30, interval_s=0.05, what="a word of prefill's scheduler")
+        return int(load["disaggregation"]["prefill_inflight_queue_reqs"])
 
     def answers(self) -> bool:
         """Whether a generation through the router comes back."""
@@ -83,7 +91,9 @@ class Stack:
                 # What prefill had sent already leaves its queue in a moment, on a busy machine in a second or two.
                 wait_until(lambda: self.inflight() == 0, deadline_s=3.0, interval_s=0.1, what="an empty queue")
             except DeadlineExceeded:
-                return True
+                # A scheduler that was kept from the processor has taken nothing out yet.
+                if self.inflight(since=time.time()) > 0:
+                    return True
             os.kill(scheduler, signal.SIGCONT)
             return False
 

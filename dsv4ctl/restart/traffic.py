@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed
@@ -72,24 +72,34 @@ def drain(
     sleep: Callable[[float], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[bool, tuple[Held, ...]]:
-    """Wait until no engine has a request, at most `within_s`. Returns whether that came, and what is there then.
+    """Wait until no engine has a request, at most `within_s`. Returns whether that came, and what is there then: of an
+    engine that gave no answer to the last look what it said before, with how long ago that was.
 
     `look` is told for how long an answer may be awaited: an engine that stands still must not make this longer.
     """
     seen: tuple[Held, ...] = ()
+    said: dict[str, tuple[float, Held]] = {}
     end_s = clock() + within_s
 
     def empty() -> bool:
         nonlocal seen
         seen = look(min(ANSWER_WITHIN_S, max(_SHORTEST_LOOK_S, end_s - clock())))
+        said.update((one.worker, (clock(), one)) for one in seen if one.requests is not None)
         return nothing_left(seen)
+
+    def last_known(one: Held) -> Held:
+        at_s, earlier = said.get(one.worker, (0.0, one))
+        # That it had none then says nothing of now.
+        if one.requests is not None or not earlier.requests:
+            return one
+        return replace(earlier, why=f"as of {clock() - at_s:.1f} s ago; now: {one.why}")
 
     try:
         wait_until(
             empty, deadline_s=within_s, interval_s=_LOOK_EVERY_S, what="the requests to end", sleep=sleep, clock=clock
         )
     except DeadlineExceeded:
-        return False, seen
+        return False, tuple(last_known(one) for one in seen)
     return True, seen
 
 

@@ -58,7 +58,8 @@ def test_with_pinned_requests_under_load_no_answer_is_wrong_and_no_client_hangs(
     assert result["downtime_s"] > 0
     facts = {step["id"]: step["facts"] for step in result["steps"]}
     assert facts["drain"]["drained"] is False
-    assert any(words.startswith("prefill-0: ") and "inflight" in words for words in facts["drain"]["left"])
+    left = [words for words in facts["drain"]["left"] if words.startswith("prefill-0: ")]
+    assert ["inflight" in words for words in left] == [True], (left, facts)
     assert facts["abort"]["aborted"] > 0
     assert stack.record("decode-0")["handle"]["pid"] != old
     assert {(change["worker"], change["what"], change["after"]) for change in result["changes"]} == {

@@ -88,6 +88,24 @@ def test_an_engine_that_stands_still_is_not_waited_for_beyond_the_time_there_is(
     assert sum(allowed) + sum(slept) <= 6.0
 
 
+def test_an_engine_that_gives_no_last_answer_is_told_by_the_one_before() -> None:
+    known = Held("prefill-0", "prefill", 3, 2, 4.0)
+    idle = Held("decode-0", "decode", 0)
+    looks = iter(
+        [(known, idle), *[(Held("prefill-0", "prefill", None, why="too late"), Held("decode-0", "decode", None))] * 9]
+    )
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    ended, (prefill, decode) = drain(lambda _: next(looks), within_s=1.0, sleep=sleep, clock=lambda: now)
+    assert not ended
+    assert str(prefill) == "prefill-0: 3, 2 of them inflight, the oldest for 4.0 s (as of 1.0 s ago; now: too late)"
+    assert decode.requests is None
+
+
 def test_a_host_that_cannot_be_asked_is_no_closed_port() -> None:
     def lost(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("the way there is cut", request=request)
