@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dsv4ctl.doctor.asking import Answer, Question, ask
 from dsv4ctl.errors import OperationFailed
+from dsv4ctl.packages import DRIVER, NIXL, PACKAGES, UCX
 from dsv4ctl.profile.gpus import OWN_NODE_DISTANCE, same_gpu
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 # Each fact on lines of its own, `NAME VALUE`. A part that cannot look prints nothing, and the fact is then unknown.
 # $1 is put before the paths of the kernel: empty, but for a recorded tree.
 _PLACES = Question(
-    "/sys/devices/system/node and /sys/bus/pci",
+    "/sys/devices/system/node, /sys/bus/pci and /proc/driver",
     r"""
 for node in "$1"/sys/devices/system/node/node[0-9]*; do
     [ -d "$node" ] || continue
@@ -27,6 +28,8 @@ for card in "$1"/sys/bus/pci/devices/*; do
     [ -r "$card/vendor" ] && [ "$(cat "$card/vendor")" = 0x10de ] || continue
     [ -r "$card/numa_node" ] && echo "card ${card##*/} $(cat "$card/numa_node")"
 done
+[ -r "$1/proc/driver/nvidia/version" ] &&
+    sed -nE '1s/^.*[^0-9.]([0-9]{3,}(\.[0-9]+)+)[^0-9.].*$/driver \1/p' "$1/proc/driver/nvidia/version"
 :
 """,
     within_s=10.0,
@@ -35,7 +38,7 @@ _CARDS = Question(
     "nvidia-smi",
     r"""
 command -v nvidia-smi >/dev/null || exit 0
-nvidia-smi --query-gpu=index,pci.bus_id,memory.total,uuid --format=csv,noheader,nounits
+nvidia-smi --query-gpu=index,pci.bus_id,memory.total,uuid,driver_version --format=csv,noheader,nounits
 """,
     # A driver without persistence mode wakes each card first, which takes about a second a card.
     within_s=10.0,
@@ -55,16 +58,36 @@ _MODEL = r"""
     awk '/\.(safetensors|bin|gguf)$/ {sum += $5} END {printf "model_bytes %.0f\n", sum}'
 :
 """
-_PROGRAMS = r"""
-command -v numactl >/dev/null 2>&1 && echo "has numactl"
-[ -x "$(command -v -- "$python")" ] && echo "python yes" && "$python" -c '
-from importlib.metadata import PackageNotFoundError, version
-for name in ("sglang", "sglang-router", "torch", "triton", "nixl", "nixl-cu12", "nixl-cu13", "flashinfer-python",
-             "sglang-kernel", "transformers", "dsv4ctl"):
+# UCX is asked for its version by itself: the one in NIXL's wheel, or the system's, for which NIXL was built then.
+_PACKAGES = f"""
+import ctypes, os
+from importlib.metadata import PackageNotFoundError, distribution
+there = {{}}
+for name in {PACKAGES}:
     try:
-        print("package", name, version(name))
+        there[name] = distribution(name)
     except PackageNotFoundError:
-        pass'
+        continue
+    print("package", name, there[name].version)
+nixl = [there[name] for name in {NIXL} if name in there]
+bundled = [str(path.locate()) for each in nixl for path in each.files or () if path.name.startswith("libucp")]
+for name in [name for name in os.environ if name.startswith("UCX_")]:
+    del os.environ[name]
+said = set()
+for library in bundled or ["libucp.so.0"] * bool(nixl):
+    try:
+        ask = ctypes.CDLL(library).ucp_get_version_string
+    except (OSError, AttributeError) as error:
+        print("unseen", "{UCX}", str(error).replace(chr(10), " "))
+    else:
+        ask.restype = ctypes.c_char_p
+        said.add(ask().decode())
+if said:
+    print("package", "{UCX}", " and ".join(sorted(said)))
+"""
+_PROGRAMS = f"""
+command -v numactl >/dev/null 2>&1 && echo "has numactl"
+[ -x "$(command -v -- "$python")" ] && echo "python yes" && "$python" -c {shlex.quote(_PACKAGES)}
 :
 """
 # A model's directory may be on another machine, and an interpreter's too.
@@ -87,12 +110,14 @@ class GpuFact:
     uuid: str = ""
     numa_node: int | None = None
     distances: Mapping[int, int] = field(default_factory=dict, hash=False)
+    driver: str = ""
 
 
 @dataclass(frozen=True)
 class HostFacts:
     """What was found. None means that we could not look, which is not the same as none there. `gpus_unseen` says why
-    the GPUs could not be looked at; empty where they could."""
+    the GPUs could not be looked at; empty where they could. `packages` has UCX and the driver too, and `unseen` why one
+    of these is not known."""
 
     numa_nodes: tuple[int, ...]
     gpus: tuple[GpuFact, ...]
@@ -105,6 +130,7 @@ class HostFacts:
     model_config: bool
     model_bytes: int | None
     gpus_unseen: str = ""
+    unseen: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def read_facts(host: "Host", *, state_root: str, model_path: str, python: str, root: str = "") -> HostFacts:
@@ -131,7 +157,17 @@ def read_facts(host: "Host", *, state_root: str, model_path: str, python: str, r
     except (ValueError, IndexError) as error:
         raise OperationFailed(f"{host.name} described itself in a way we cannot read", why=str(error)) from error
     gpus, unseen = _gpus(answers)
-    return replace(facts, gpus=gpus, gpus_unseen=unseen)
+    return _with_driver(replace(facts, gpus=gpus, gpus_unseen=unseen))
+
+
+def _with_driver(facts: HostFacts) -> HostFacts:
+    """In a container the kernel may not show which driver it has, and nvidia-smi may."""
+    said = next((gpu.driver for gpu in facts.gpus), "")
+    if DRIVER in facts.packages or not (said or facts.gpus_unseen):
+        return facts
+    if said:
+        return replace(facts, packages={**facts.packages, DRIVER: said})
+    return replace(facts, unseen={**facts.unseen, DRIVER: facts.gpus_unseen})
 
 
 def read_gpus(host: "Host", *, root: str = "") -> tuple[GpuFact, ...]:
@@ -186,13 +222,14 @@ def _gpu(
     table: Mapping[int, Mapping[int, int]],
 ) -> GpuFact:
     index, bus, mib, *more = (part.strip() for part in line.split(","))
+    uuid, driver, *_ = (*more, "", "")
     node: int | None = placed.get(same_gpu(bus), -1)
     if node == -1:
         node = nodes[0] if len(nodes) == 1 else None
     distances = {} if node is None else {here: row[node] for here, row in table.items() if node in row}
     if node is not None:
         distances.setdefault(node, OWN_NODE_DISTANCE)
-    return GpuFact(int(index), bus, int(mib), more[0] if more else "", node, distances)
+    return GpuFact(int(index), bus, int(mib), uuid, node, distances, driver)
 
 
 def with_memory(facts: HostFacts, more_bytes: int) -> HostFacts:
@@ -206,11 +243,17 @@ def parse_facts(answer: str) -> HostFacts:
     lines = _lines(answer)
     packages: dict[str, str] = {}
     words: dict[str, str] = {}
+    unseen: dict[str, str] = {}
     flags: set[str] = set()
     for name, value in lines:
         if name == "package":
             package, version = value.split(" ", 1)
             packages[package] = version
+        elif name == "unseen":
+            what, why = value.split(" ", 1)
+            unseen[what] = why
+        elif name == DRIVER:
+            packages[DRIVER] = value
         elif name == "has":
             flags.add(value)
         else:
@@ -227,4 +270,5 @@ def parse_facts(answer: str) -> HostFacts:
         model_directory="model_directory" in words,
         model_config="model_config" in words,
         model_bytes=int(model) if model else None,
+        unseen={what: why for what, why in unseen.items() if what not in packages},
     )

@@ -47,7 +47,7 @@ def nvidia_smi(
             f"{index}, {uuid(index)}, 00000000:{bus.upper()}:00.0, {card.name}, {driver}, {card.memory_mib}, "
             f"{card.capability}, {card.gen}, 5, {card.lanes}, 16, {card.pstate}"
         )
-        brief.append(f"{index}, 00000000:{bus.upper()}:00.0, {card.memory_mib}, {uuid(index)}")
+        brief.append(f"{index}, 00000000:{bus.upper()}:00.0, {card.memory_mib}, {uuid(index)}, {driver}")
         bar1 += [
             f"GPU 00000000:{bus.upper()}:00.0",
             "    FB Memory Usage",

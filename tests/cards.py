@@ -54,7 +54,7 @@ def card_box(
         rows = [f"{index}, 00000000:{bus.upper()}:00.0, 97887, GPU-{bus}" for index, bus in enumerate(buses)]
         program = root / "bin" / "nvidia-smi"
         program.parent.mkdir()
-        asked = "--query-gpu=index,pci.bus_id,memory.total,uuid --format=csv,noheader,nounits"
+        asked = "--query-gpu=index,pci.bus_id,memory.total,uuid,driver_version --format=csv,noheader,nounits"
         program.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] || exit 6\ncat <<END\n' + "\n".join(rows) + "\nEND\n")
         program.chmod(0o755)
     return CardBox(str(root))

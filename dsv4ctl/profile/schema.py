@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from dsv4ctl.packages import PACKAGES
+from dsv4ctl.packages import COMPARED
 from dsv4ctl.profile.gpus import is_gpu_name
 
 LOCAL = "local"
@@ -111,8 +111,8 @@ Text = Annotated[str, Field(min_length=1)]
 
 def _known_packages(tested: Mapping[str, str]) -> Mapping[str, str]:
     for name in tested:
-        if name not in PACKAGES:
-            raise _wrong(f"{name}: its version is not read on a host; those that are: {', '.join(PACKAGES)}")
+        if name not in COMPARED:
+            raise _wrong(f"{name}: its version is not read on a host; those that are: {', '.join(COMPARED)}")
     return tested
 
 
@@ -122,7 +122,7 @@ class _Model(BaseModel):
 
 class Engine(_Model):
     """Which SGLang: the version the profile was tested with, its interpreter, what `python -m` runs, and the versions
-    of other packages that it was tested with."""
+    of other packages, of UCX and of the driver that it was tested with."""
 
     version: Text
     python: Text | None = None

@@ -88,6 +88,22 @@ def test_packages_are_compared_with_what_the_profile_was_tested_with() -> None:
     assert [finding.evidence["package"] for finding in version_findings(profile, {"local": FACTS})] == ["torch", "nixl"]
 
 
+def test_ucx_and_driver_are_compared_and_unknown_where_they_do_not_tell() -> None:
+    profile = loaded('engine.tested={driver = "590.48", ucx = "1.23.0"}').profile
+    facts = replace(FACTS, packages={"sglang": "0.5.23", "driver": "590.48.01", "ucx": "1.20.0"})
+    (finding,) = version_findings(profile, {"local": facts})
+    assert finding.severity is Severity.WARNING
+    assert finding.message == "local has UCX 1.20.0, and the profile was tested with 1.23.0"
+    mute = replace(
+        FACTS, unseen={"driver": "nvidia-smi: no answer within 10 s"}, packages={**FACTS.packages, "ucx": "1.23.0"}
+    )
+    (finding,) = version_findings(profile, {"local": mute})
+    assert finding.severity is Severity.UNKNOWN
+    assert finding.message == "local does not tell its version of NVIDIA driver: nvidia-smi: no answer within 10 s"
+    without = [finding.message for finding in version_findings(profile, {"local": FACTS})]
+    assert without[0] == "local has no NVIDIA driver, and the profile was tested with 590.48"
+
+
 def config(host: str = "local", digest: str = "a", length: int | None = 1048576) -> Config:
     return Config(host, "/models/m/config.json", digest, length, "bfloat16", "modelopt_fp4")
 

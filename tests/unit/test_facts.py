@@ -1,5 +1,7 @@
 """What a host is, where some of it hangs, floods or fails: that alone is lost, and why is said in words."""
 
+import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -110,5 +112,62 @@ def test_a_host_that_is_slow_itself_is_told_in_words() -> None:
     with closing(SlowHost()) as host, pytest.raises(DeadlineExceeded) as late:
         read_gpus(host)
     assert "local did not answer within" in str(late.value)
-    assert "asked for /sys/devices/system/node and /sys/bus/pci, nvidia-smi" in str(late.value)
+    assert "asked for /sys/devices/system/node, /sys/bus/pci and /proc/driver, nvidia-smi" in str(late.value)
     assert "sh -c" not in str(late.value)
+
+
+PROC = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  590.48.01  Release Build  (root@box)\nGCC 13.3.0\n"
+
+
+def shows_driver(box: CardBox) -> None:
+    file = Path(box.root) / "proc/driver/nvidia/version"
+    file.parent.mkdir(parents=True)
+    file.write_text(PROC)
+
+
+def test_the_driver_is_the_loaded_one_or_what_nvidia_smi_has(tmp_path: Path) -> None:
+    box = card_box(tmp_path)
+    breaks(box, "echo 0, 00000000:01:00.0, 97887, GPU-1, 595.45.04")
+    assert facts_of(box).packages["driver"] == "595.45.04"
+    shows_driver(box)
+    assert facts_of(box).packages["driver"] == "590.48.01"
+
+
+def test_a_driver_that_nothing_tells_of_is_unknown_and_one_that_is_not_there_is_none(tmp_path: Path) -> None:
+    box = card_box(tmp_path)
+    breaks(box, "echo no; exit 9")
+    assert facts_of(box).unseen == {"driver": "nvidia-smi: no"}
+    without = facts_of(card_box(tmp_path / "none", driver=False))
+    assert ("driver" in without.packages, dict(without.unseen)) == (False, {})
+
+
+def interpreter(folder: Path, *, library: str | None) -> str:
+    """One that has a NIXL alone, with this text for a libucp."""
+    info = folder / "nixl_cu12-1.5.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nixl-cu12\nVersion: 1.5.1\n")
+    if library is not None:
+        (folder / "libucp-1.so").write_text(library)
+        (info / "RECORD").write_text("libucp-1.so,,\n")
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} -S "$@"\n')
+    program.chmod(0o755)
+    return str(program)
+
+
+def with_python(python: str) -> HostFacts:
+    with closing(LocalHost()) as host:
+        return read_facts(host, state_root="/", model_path="", python=python)
+
+
+def test_ucx_tells_its_own_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCX_LOG_LEVEL", "trace")
+    facts = with_python(sys.executable)
+    assert re.fullmatch(r"1\.\d+\.\d+", facts.packages["ucx"])
+    assert not facts.unseen
+
+
+def test_a_ucx_that_cannot_be_asked_is_unknown(tmp_path: Path) -> None:
+    facts = with_python(interpreter(tmp_path, library="no library"))
+    assert facts.packages == {"nixl-cu12": "1.5.1"}
+    assert "libucp-1.so" in facts.unseen["ucx"]
