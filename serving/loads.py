@@ -82,6 +82,7 @@ class Published:
             "oldest_rid_hash": f"{inflight.oldest_rid_hash:08x}",
             "since_progress_s": inflight.since_progress_s,
             "timeout_s": inflight.timeout_s,
+            "standing_timeout_s": inflight.standing_timeout_s,
             "refreshed_at": self._refreshed_at,
             "left_total": {outcome: self._left[outcome] for outcome in get_args(Outcome)},
             "fires_total": self._fires,

@@ -144,6 +144,9 @@ class InflightMetrics:
             f"{name}since_progress_seconds", "Time since a request entered, left or changed its state."
         )
         self._timeout = metrics.reading(f"{name}timeout_seconds", "The watchdog's deadline in force; 0 is none.")
+        self._standing = metrics.reading(
+            f"{name}standing_timeout_seconds", "The deadline that comes back when a lease on it ends."
+        )
         self._refreshed = metrics.reading(
             f"{name}refreshed_timestamp_seconds", "When these figures were last written, in unix time."
         )
@@ -173,6 +176,7 @@ class InflightMetrics:
         self._oldest_rid_hash.show(inflight.oldest_rid_hash)
         self._since_progress.show(inflight.since_progress_s)
         self._timeout.show(inflight.timeout_s)
+        self._standing.show(inflight.standing_timeout_s)
         self._refreshed.show(self._wall_clock())
 
     def left(self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool) -> None:

@@ -46,9 +46,11 @@ class Pair:
         assert isinstance(figures, dict)
         return figures
 
-    def set_timeout(self, seconds: float) -> bool:
-        """Change the inflight timeout of the running prefill; whether it took it."""
-        body = {"server_args": {"dsv4_prefill_inflight_timeout": seconds}}
+    def set_timeout(self, seconds: float | None = None, **more: float) -> bool:
+        """Change the inflight timeout of the running prefill, with `was` and `lease`; whether it took it."""
+        key = "dsv4_prefill_inflight_timeout"
+        asked = {} if seconds is None else {key: seconds}
+        body = {"server_args": asked | {f"{key}_{name}": value for name, value in more.items()}}
         reply = httpx.post(f"{self.prefill}/set_internal_state", json=body, timeout=30)
         reply.raise_for_status()
         return bool(all(reply.json()))

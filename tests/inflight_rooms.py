@@ -600,6 +600,53 @@ def another_timeout() -> Any:
     return {"off": off, "refused": refused, "set": len(prefill.passes()), "fires": prefill.dsv4_inflight.fires}
 
 
+def a_timeout_on_a_lease() -> Any:
+    """What is in force after each request to the control path, and as time goes by."""
+    prefill = Prefill()
+    watchdog = prefill.dsv4_inflight
+    said: list[Any] = []
+
+    def asks(**keys: float) -> None:
+        handlers = queue.update_handlers({}, SimpleNamespace(scheduler=prefill))
+        named = [(f"dsv4_prefill_inflight_timeout{key}".removesuffix("_s"), value) for key, value in keys.items()]
+        try:
+            for key, value in named:
+                handlers[key].validate(key, value)
+        except Exception as error:  # noqa: BLE001 - which one it is belongs to SGLang
+            said.append(str(error))
+            return
+        for key, value in named:
+            handlers[key].apply(key, value)
+        tells()
+
+    def tells() -> None:
+        shown = prefill.report.last
+        assert shown is not None
+        said.append([shown.timeout_s, shown.standing_timeout_s, round(watchdog.lease_left_s(), 3)])
+
+    def goes_by(seconds: float) -> None:
+        prefill.passes(seconds)
+        tells()
+
+    asks(_lease=5, _s=3, _was=TIMEOUT_S)
+    goes_by(4.0)
+    asks(_lease=2)
+    goes_by(1.5)
+    asks(_s=4, _was=TIMEOUT_S)
+    request = prefill.enters(KVPoll.WaitingForInput)
+    goes_by(0.6)
+    asks(_s=3, _lease=30, _was=TIMEOUT_S)
+    ended = prefill.passes(2.5)
+    asks(_lease=0)
+    asks(_lease=0)
+    asks(_lease=0, _s=1)
+    asks(_lease=0.5)
+    asks(_s=3, _lease=30)
+    asks(_s=20)
+    goes_by(40.0)
+    return {"said": said, "ended": ended == [request.rid]}
+
+
 def taken_back() -> Any:
     """A success that was polled already, of a sender and of a receiver, and of a room that is gone."""
     said = {}
@@ -768,6 +815,7 @@ SCENES: tuple[Callable[[], Any], ...] = (
     failed_on_another_stage,
     ended_here_after_all_agreed_on_its_success,
     another_timeout,
+    a_timeout_on_a_lease,
     taken_back,
     reconnects,
     a_prefill_that_is_replaced,

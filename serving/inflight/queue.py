@@ -42,6 +42,8 @@ def inflight_pass(original: Untyped, scheduler: Untyped, rids_to_check: list[str
     """Around every pass over the queue: of the normal loop, of the overlapped one and of the pipeline's."""
     watchdog = scheduler.dsv4_inflight
     queue = scheduler.disagg_prefill_inflight_queue
+    if watchdog.has_lease:
+        watchdog.mind_lease()
     if not queue:
         if not watchdog.is_shown_empty or settle.here:
             watchdog.nothing_inflight()
@@ -58,6 +60,8 @@ def inflight_pass(original: Untyped, scheduler: Untyped, rids_to_check: list[str
 
 def before_stage_poll(scheduler: Untyped) -> None:
     """Before a pipeline stage polls what has ended on it, which it does apart from the pass over the queue."""
+    if scheduler.dsv4_inflight.has_lease:
+        scheduler.dsv4_inflight.mind_lease()
     if queue := scheduler.disagg_prefill_inflight_queue:
         scheduler.dsv4_inflight.before_poll(queue)
 
@@ -82,21 +86,26 @@ def prepare_abort(original: Untyped, req: Untyped, error_message: str, status_co
 
 
 def update_handlers(handlers: Untyped, controller: Untyped) -> Untyped:
-    """After the engine listed the settings that can be changed while it runs: the timeout is one."""
+    """After the engine listed the settings that can be changed while it runs: the timeout is one. The engine lists them
+    anew for each request that changes some."""
     from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected, _UpdateHandler
 
+    watchdog = controller.scheduler.dsv4_inflight
+    change = timeout.Change(watchdog.in_force) if watchdog is not None else None
+
     def validate(key: str, value: object) -> None:
-        if controller.scheduler.dsv4_inflight is None:
+        if change is None:
             raise UpdateRejected(f"{key} belongs to prefill, and this engine is none")
         try:
-            timeout.checked(value, key)
+            change.check(key, value)
         except timeout.BadTimeout as error:
             raise UpdateRejected(str(error)) from error
 
-    def apply(_: str, value: object) -> None:
-        controller.scheduler.dsv4_inflight.set_timeout(float(str(value)))
+    def apply(_key: str, _value: object) -> None:
+        watchdog.set_timeout(change)
 
-    return {**handlers, timeout.CONTROL_KEY: _UpdateHandler(validate, apply)}
+    handler = _UpdateHandler(validate, apply)
+    return {**handlers, **dict.fromkeys((timeout.CONTROL_KEY, timeout.WAS_KEY, timeout.LEASE_KEY), handler)}
 
 
 def internal_state(answer: Untyped, controller: Untyped, _: Untyped) -> Untyped:
@@ -124,6 +133,8 @@ def internal_state(answer: Untyped, controller: Untyped, _: Untyped) -> Untyped:
             "inflight": len(watchdog.ledger),
             "settling": len(settle.here or ()),
             "inflight_timeout_s": watchdog.timeout_s,
+            "inflight_standing_timeout_s": watchdog.in_force.standing_s,
+            "inflight_lease_left_s": watchdog.lease_left_s(),
             "watchdog_fires": watchdog.fires,
         }
     answer.internal_state["dsv4"] = figures

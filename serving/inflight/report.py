@@ -23,7 +23,8 @@ class Inflight:
     """The queue at one moment, health checks apart.
 
     `settling` counts requests that have ended and whose pages are kept until their transfer is over; they are in no
-    state any more. `held` counts canaries whose transfer is held back, which are also counted in their state.
+    state any more. `standing_timeout_s` comes back when a lease on `timeout_s` ends; they are the same where none runs.
+    `held` counts canaries whose transfer is held back, which are also counted in their state.
     `oldest_rid_hash` is 32 bits of a hash of the oldest request's id, 0 when there is none.
     """
 
@@ -35,6 +36,7 @@ class Inflight:
     oldest_rid_hash: int
     since_progress_s: float
     timeout_s: float
+    standing_timeout_s: float
 
 
 class Report(Protocol):

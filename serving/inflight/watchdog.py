@@ -65,7 +65,7 @@ class Watchdog:
         self.is_shown_empty = False
         self._patience_s, self._is_one_of_many = _place()
         self._looked_s = self._polled_s = -math.inf
-        self.timeout_s = timeout_s
+        self._use(timeout.InForce.standing(timeout_s))
         self.ledger: Ledger[Untyped] = Ledger()
         self.fires = 0
 
@@ -147,11 +147,40 @@ class Watchdog:
         if not self.is_shown_empty or now >= self._next_show_s:
             self._show(now)
 
-    def set_timeout(self, timeout_s: float) -> None:
+    def set_timeout(self, change: timeout.Change) -> None:
         """From the next pass on this is the timeout, for what is in the queue already too."""
-        before, self.timeout_s = self.timeout_s, timeout_s
-        logger.info("dsv4 inflight timeout set rank=%s before_s=%g now_s=%g", self._rank(), before, timeout_s)
-        self._show(self._clock())
+        before, now = self.in_force, self._clock()
+        after = change.after(now)
+        if after == before:
+            return
+        self._use(after)
+        logger.info(
+            "dsv4 inflight timeout set rank=%s before_s=%g now_s=%g standing_s=%g lease_s=%g",
+            *(self._rank(), before.timeout_s, after.timeout_s, after.standing_s, after.lease_left_s(now)),
+        )
+        self._show(now)
+
+    def mind_lease(self) -> None:
+        """Where a lease is over, the timeout that stood before it comes back."""
+        now = self._clock()
+        before, after = self.in_force, self.in_force.at(now)
+        if after is before:
+            return
+        self._use(after)
+        logger.warning(
+            "dsv4 inflight timeout lease ended rank=%s before_s=%g now_s=%g",
+            *(self._rank(), before.timeout_s, after.timeout_s),
+        )
+        self._show(now)
+
+    def lease_left_s(self) -> float:
+        """How much longer a lease on the timeout runs; 0 where none does."""
+        return self.in_force.lease_left_s(self._clock())
+
+    def _use(self, in_force: timeout.InForce) -> None:
+        self.in_force = in_force
+        self.timeout_s = in_force.timeout_s
+        self.has_lease = math.isfinite(in_force.lease_ends_s)
 
     def _stamp(self, request: Untyped, now: float) -> None:
         lease = hold.lease_of(request.rid) if hold.allowed() else None
@@ -251,6 +280,7 @@ class Watchdog:
                 oldest_rid_hash=rid_hash(oldest[0].rid) if oldest else 0,
                 since_progress_s=now - self._progress_s if len(self.ledger) else 0.0,
                 timeout_s=self.timeout_s,
+                standing_timeout_s=self.in_force.standing_s,
             )
         )
 

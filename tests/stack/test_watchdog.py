@@ -1,10 +1,12 @@
 """The inflight watchdog on the running stack: it fires, its client is answered, and nothing is left."""
 
 import threading
+import time
 
 import httpx
 import pytest
 
+from dsv4ctl.waiting import wait_until
 from tests.engine import Dsv4, StackProfile
 from tests.held import TIMEOUT_S, Ended, Pair, check_held_canaries
 
@@ -42,6 +44,28 @@ def test_a_timeout_that_is_none_changes_nothing(shared: StackProfile, seconds: f
     before = pair.figures(pair.prefill)["inflight_timeout_s"]
     assert not pair.set_timeout(seconds)
     assert pair.figures(pair.prefill)["inflight_timeout_s"] == before
+
+
+def test_a_timeout_on_a_lease_goes_back_by_itself_also_where_nothing_is_asked(shared: StackProfile) -> None:
+    pair = Pair.of(shared)
+
+    def told() -> tuple[float, float]:
+        load = httpx.get(f"{pair.prefill}/v1/loads?include=disagg", timeout=10).json()["loads"][0]["dsv4"]
+        return load["timeout_s"], load["standing_timeout_s"]
+
+    before, _ = told()
+    assert not pair.set_timeout(9, was=before + 1, lease=30)
+    assert told() == (before, before)
+    began = time.monotonic()
+    assert pair.set_timeout(9, was=before, lease=2)
+    assert told() == (9, before)
+    assert 0 < pair.figures(pair.prefill)["inflight_lease_left_s"] <= 2
+    wait_until(lambda: told() == (before, before), deadline_s=10, what="the end of the lease")
+    assert time.monotonic() - began >= 1.9
+    assert pair.set_timeout(9, lease=600)
+    assert pair.set_timeout(lease=0)
+    assert told() == (before, before)
+    assert not pair.set_timeout(9, lease=0)
 
 
 def test_a_change_of_the_timeout_is_in_the_log(dsv4: Dsv4, shared: StackProfile) -> None:

@@ -133,6 +133,29 @@ def test_another_timeout_counts_for_what_is_in_the_queue(seen: dict[str, Any]) -
     assert seen["another_timeout"] == {"off": [], "refused": 4, "set": 1, "fires": 1}
 
 
+def test_a_timeout_on_a_lease_goes_back_by_itself(seen: dict[str, Any]) -> None:
+    key = "dsv4_prefill_inflight_timeout"
+    assert seen["a_timeout_on_a_lease"] == {
+        "said": [
+            [3.0, 10.0, 5.0],
+            [3.0, 10.0, 1.0],
+            [3.0, 10.0, 2.0],
+            [3.0, 10.0, 0.5],
+            f"{key}_was is 10, and 3 s are in force",
+            [10.0, 10.0, 0.0],
+            [3.0, 10.0, 30.0],
+            [10.0, 10.0, 0.0],
+            [10.0, 10.0, 0.0],
+            f"{key}_lease of 0 ends a lease, and no {key} goes with it",
+            f"{key}_lease must be 0 (end it) or from 1 to 3600 seconds, not 0.5",
+            [3.0, 10.0, 30.0],
+            [20.0, 20.0, 0.0],
+            [20.0, 20.0, 0.0],
+        ],
+        "ended": True,
+    }
+
+
 def test_a_request_that_failed_on_one_stage_fails_on_all(seen: dict[str, Any]) -> None:
     assert seen["failed_on_another_stage"] == {
         "left": True,

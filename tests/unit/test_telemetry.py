@@ -34,6 +34,7 @@ QUIET = Inflight(
     oldest_rid_hash=0,
     since_progress_s=0.0,
     timeout_s=120.0,
+    standing_timeout_s=120.0,
 )
 PINNED = Inflight(
     by_state={"transferring": 2, "bootstrapping": 1},
@@ -44,6 +45,7 @@ PINNED = Inflight(
     oldest_rid_hash=0xDEADBEEF,
     since_progress_s=6.25,
     timeout_s=30.0,
+    standing_timeout_s=60.0,
 )
 
 
@@ -104,6 +106,7 @@ def test_a_pinned_queue_is_shown_and_an_empty_one_after_it(exported: Exported) -
     assert exported.value("dsv4_inflight_oldest_rid_hash") == 0xDEADBEEF
     assert exported.value("dsv4_inflight_since_progress_seconds") == 6.25
     assert exported.value("dsv4_inflight_timeout_seconds") == 30
+    assert exported.value("dsv4_inflight_standing_timeout_seconds") == 60
     report.show(QUIET)
     assert exported.value("dsv4_inflight_requests", state="transferring") == 0
     assert exported.value("dsv4_inflight_oldest_rid_hash") == 0
@@ -200,7 +203,7 @@ if not pid:
     if {early}:
         early.inc()
     child = telemetry.Metrics({{"tp_rank": 1}}, CollectorRegistry())
-    telemetry.InflightMetrics(child).show(Inflight({{"transferring": 4}}, 0, 0, 0, 1.0, 2, 3.0, 4.0))
+    telemetry.InflightMetrics(child).show(Inflight({{"transferring": 4}}, 0, 0, 0, 1.0, 2, 3.0, 4.0, 5.0))
     os._exit(0)
 os.waitpid(pid, 0)
 shared = CollectorRegistry()
@@ -269,6 +272,7 @@ def test_a_load_carries_the_figures_and_their_time(clock: Clock) -> None:
         "oldest_rid_hash": "deadbeef",
         "since_progress_s": 6.25,
         "timeout_s": 30.0,
+        "standing_timeout_s": 60.0,
         "refreshed_at": 77.25,
         "left_total": {"success": 0, "failed": 0, "aborted": 0, "timeout": 1, "requeued": 0},
         "fires_total": 1,
