@@ -1,4 +1,4 @@
-"""dsv4ctl tune-timeout: which inflight timeout does the evidence support, and what does it cost?"""
+"""dsv4ctl tune-timeout: which inflight timeout does the evidence support, what does it cost, and does it fire?"""
 
 from typing import Annotated
 
@@ -16,17 +16,57 @@ def tune_timeout(
     window: Annotated[
         float, typer.Option(min=10.0, max=604800, help="Seconds to look at what leaves the inflight queue.")
     ] = 600.0,
+    apply: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECONDS|auto",
+            help="Set a timeout without a restart, and write it into the profile; auto: what is recommended.",
+        ),
+    ] = None,
+    soak: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=3000.0, help="Seconds to watch what was applied, which is taken back if it misfires."
+        ),
+    ] = 60.0,
+    undo: Annotated[bool, typer.Option("--undo", help="Take the last --apply back.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Prove that the watchdog fires, with a canary that is pinned on purpose.")
+    ] = False,
+    verify_with: Annotated[
+        float | None,
+        typer.Option(
+            min=0.5,
+            max=1700.0,
+            metavar="SECONDS",
+            help="The timeout for --verify. Absent: 30, or less if that is safe.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Measure times in prefill's inflight queue and recommend a timeout for its watchdog. Changes nothing."""
-    with command_session("tune-timeout", output) as console:
-        from dsv4ctl.hosts.connect import open_host
-        from dsv4ctl.signals import interruptible
-        from dsv4ctl.targets import open_target
-        from dsv4ctl.tuning.session import tune
+    """Measure times in prefill's inflight queue and recommend a timeout for its watchdog.
 
-        with interruptible() as interrupts, open_target(profile, open_host) as target:
-            console.target = target.name
-            code = tune(console, target, interrupts, window_s=window)
+    Nothing is changed without --apply, --undo or --verify.
+    """
+    acts = bool(apply or undo or verify)
+    with command_session("tune-timeout", output, acting=acts and not dry_run) as console:
+        from dsv4ctl.tuning.command import Wanted, run_tune_timeout
+
+        code = run_tune_timeout(
+            console,
+            Wanted(
+                profile=profile,
+                window_s=window,
+                apply=apply,
+                soak_s=soak,
+                undo=undo,
+                verify=verify,
+                verify_with_s=verify_with,
+                dry_run=dry_run,
+                yes=yes,
+            ),
+        )
         if code:
             raise typer.Exit(code)

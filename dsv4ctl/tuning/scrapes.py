@@ -59,7 +59,7 @@ class Counted:
             return
         arrived = now[ARRIVED].since(before[ARRIVED])
         ended = sum(int(now[name].since(before.get(name)).count) for name in ENDED_EARLY if name in now)
-        self.blocks.append(Block(at_s - before_s, _by_bucket(arrived), ended))
+        self.blocks.append(Block(at_s - before_s, by_bucket(arrived), ended))
 
     @property
     def history(self) -> History:
@@ -67,6 +67,7 @@ class Counted:
         return History(self.edges, tuple(self.blocks))
 
 
-def _by_bucket(histogram: Histogram) -> tuple[int, ...]:
+def by_bucket(histogram: Histogram) -> tuple[int, ...]:
+    """How many are in each bucket, and beyond the last finite one."""
     counts = [int(count) for _, count in histogram.counts]
     return tuple(count - before for count, before in zip(counts, [0, *counts], strict=False))

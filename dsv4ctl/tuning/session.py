@@ -1,7 +1,7 @@
 """One run of `dsv4ctl tune-timeout`: measure, bound, look at the chain, recommend."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from dsv4ctl.doctor.timer_order import timer_findings
@@ -10,7 +10,7 @@ from dsv4ctl.live import age_text
 from dsv4ctl.timers import Timer, timers_of
 from dsv4ctl.tuning.bound import Bound, NoBound, bound_of
 from dsv4ctl.tuning.dwells import History
-from dsv4ctl.tuning.recommend import Cost, NoRoom, cost_of, recommend, with_timeout
+from dsv4ctl.tuning.recommend import Cost, NoRoom, Recommendation, cost_of, recommend, with_timeout
 from dsv4ctl.tuning.view import cost_lines, show, show_recommendation
 from dsv4ctl.tuning.window import BLOCK_S, Measured, open_window
 
@@ -23,6 +23,14 @@ TOLD_EVERY = 12
 """Blocks between two lines of progress."""
 
 
+@dataclass(frozen=True)
+class Looked:
+    """What a window came to: a recommendation, that there is no room for one, or None; and all of it for programs."""
+
+    found: Recommendation | NoRoom | None
+    document: dict[str, object]
+
+
 def tune(console: "Console", target: "Target", interrupts: "Interrupts", *, window_s: float) -> ExitCode:
     """Measure for so long and say which timeout the evidence supports. Nothing is changed.
 
@@ -32,6 +40,38 @@ def tune(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
         UsageError: there is no prefill worker.
         CannotLook: a worker does not say what is needed.
         Refused: no timeout that the evidence supports has room in the chain of timers.
+    """
+    looked = look(console, target, interrupts, window_s=window_s)
+    try:
+        found = with_room(looked)
+    except Refused as error:
+        console.result(looked.document, error)
+        raise
+    console.result(looked.document)
+    return ExitCode.OK if found is not None else ExitCode.INCONCLUSIVE
+
+
+def with_room(looked: Looked) -> Recommendation | None:
+    """The recommendation; None where the evidence does not support any.
+
+    Raises:
+        Refused: it has no room in the chain of timers.
+    """
+    if isinstance(looked.found, NoRoom):
+        raise Refused(
+            f"no inflight timeout has room: {looked.found.seconds:g} s is what the evidence asks for",
+            why="; ".join(map(str, looked.found.pairs)),
+            hint="make the outer timer longer, in the profile, and restart with `dsv4ctl co-restart`",
+        )
+    return looked.found
+
+
+def look(console: "Console", target: "Target", interrupts: "Interrupts", *, window_s: float) -> Looked:
+    """Measure for so long, and show the evidence and what it recommends.
+
+    Raises:
+        UsageError: there is no prefill worker.
+        CannotLook: a worker does not say what is needed.
     """
     blocks = 0
 
@@ -53,8 +93,7 @@ def tune(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
     if not console.machine:
         show(console, measured, bound, timers)
     if isinstance(bound, NoBound):
-        console.result(as_data(measured, bound, timers, None))
-        return ExitCode.INCONCLUSIVE
+        return Looked(None, as_data(measured, bound, timers, None))
     found = recommend(measured.history, bound, timers)
     now_s = {seconds for seconds in measured.in_force_s.values() if seconds}
     costs = [cost_of(seconds, measured.history, bound) for seconds in sorted(now_s)]
@@ -63,16 +102,10 @@ def tune(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
             for line in cost_lines(cost, measured):
                 console.data(f"now: {line}")
     if isinstance(found, NoRoom):
-        console.result(as_data(measured, bound, timers, None))
-        raise Refused(
-            f"no inflight timeout has room: {found.seconds:g} s is what the evidence asks for",
-            why="; ".join(map(str, found.pairs)),
-            hint="make the outer timer longer, in the profile, and restart with `dsv4ctl co-restart`",
-        )
+        return Looked(found, as_data(measured, bound, timers, None))
     if not console.machine:
         show_recommendation(console, found, measured)
-    console.result(as_data(measured, bound, timers, found.cost, costs))
-    return ExitCode.OK
+    return Looked(found, as_data(measured, bound, timers, found.cost, costs))
 
 
 def in_force(timers: Sequence[Timer], measured: Measured) -> tuple[Timer, ...]:
