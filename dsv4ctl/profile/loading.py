@@ -14,7 +14,16 @@ from dsv4ctl.profile.keys import DEFAULT, KeyPath, Origin, Problem, ProfileError
 from dsv4ctl.profile.lookup import Found, available, builtin_profiles, find_profile, resolve, shown_path
 from dsv4ctl.profile.overrides import Override, apply_patches, parse_sets
 from dsv4ctl.profile.schema import ROUTER, ArgScalar, EnvScalar, NamedWorker, Profile
-from dsv4ctl.profile.sources import Document, merge, prune, read_document, split_key, take_file_keys, without
+from dsv4ctl.profile.sources import (
+    Document,
+    merge,
+    parse_document,
+    prune,
+    read_text,
+    split_key,
+    take_file_keys,
+    without,
+)
 
 if TYPE_CHECKING:
     from dsv4ctl.facts import HostFacts
@@ -144,8 +153,16 @@ def load_profile(
         ProfileError: something in it is wrong; it has every problem.
     """
     profiles = available() if profiles is None else profiles
-    found = find_profile(ref, environ=environ, cwd=cwd, profiles=profiles, gpus=gpus)
-    document = _read_extended(found, cwd, ())
+    return load_found(find_profile(ref, environ=environ, cwd=cwd, profiles=profiles, gpus=gpus), cwd=cwd, sets=sets)
+
+
+def load_found(found: Found, *, cwd: Path, sets: Sequence[str] = (), text: str | None = None) -> LoadedProfile:
+    """The same for a file that was found. `text` is taken in place of what the file holds: what it would be with it.
+
+    Raises:
+        UsageError, ProfileError: as `load_profile`.
+    """
+    document = _read_extended(found, cwd, (), text)
     overrides, patches = parse_sets(sets)
     document = apply_patches(document, patches)
     profile = _validated(document)
@@ -155,11 +172,11 @@ def load_profile(
     return loaded
 
 
-def _read_extended(found: Found, cwd: Path, chain: tuple[Path, ...]) -> Document:
+def _read_extended(found: Found, cwd: Path, chain: tuple[Path, ...], text: str | None = None) -> Document:
     if found.path in chain:
         names = " -> ".join(path.name for path in (*chain, found.path))
         raise UsageError(f"{found.shown}: extends goes round in a circle: {names}")
-    raw = read_document(found.path, shown=found.shown)
+    raw = parse_document(read_text(found.path, shown=found.shown) if text is None else text, shown=found.shown)
     document, extends, left_out = take_file_keys(raw)
     if extends is None:
         return document

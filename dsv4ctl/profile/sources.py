@@ -8,6 +8,7 @@ from typing import Any
 
 from dsv4ctl.errors import UsageError
 from dsv4ctl.profile.keys import DEFAULT, KeyPath, Origin, Problem, ProfileError, dotted
+from dsv4ctl.profile.statements import locate, paths_in
 
 Table = Mapping[str, Any]
 
@@ -50,79 +51,26 @@ def freeze(value: Any) -> Any:  # noqa: ANN401 - whatever TOML may hold
     return value
 
 
-def locate(text: str) -> dict[KeyPath, int]:
-    """The line (from 1) of every table and key of a valid TOML text.
-
-    `tomllib` keeps no positions, so it is asked about one statement at a time: a statement ends at the first line
-    that makes it parse. Values inside a statement over several lines get the line on which the statement begins.
-    """
-    lines: dict[KeyPath, int] = {}
-    counts: dict[KeyPath, int] = {}
-    table: KeyPath = ()
-    pending, begin = "", 0
-    # Not splitlines(), which also splits at characters that are no line ends in TOML.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not pending and not line.split("#", 1)[0].strip():
-            continue
-        if not pending:
-            begin = number
-        pending += line + "\n"
-        try:
-            parsed = tomllib.loads(pending)
-        except tomllib.TOMLDecodeError:
-            continue
-        if pending.lstrip().startswith("["):
-            table = _header_path(parsed, counts, is_array=pending.lstrip().startswith("[["))
-            for length in range(1, len(table) + 1):
-                lines.setdefault(table[:length], begin)
-        else:
-            for path in _paths(parsed):
-                lines.setdefault((*table, *path), begin)
-        pending = ""
-    return lines
-
-
-def _header_path(parsed: Table, counts: dict[KeyPath, int], *, is_array: bool) -> KeyPath:
-    """The key path a header opens; a name of an array of tables stands for its newest element."""
-    names: list[str] = []
-    node: Any = parsed
-    while isinstance(node, Mapping) and node:
-        ((name, node),) = node.items()
-        names.append(name)
-    path: KeyPath = ()
-    for position, name in enumerate(names, start=1):
-        path = (*path, name)
-        if is_array and position == len(names):
-            counts[path] = counts.get(path, -1) + 1
-        if path in counts:
-            path = (*path, counts[path])
-    return path
-
-
-def _paths(value: object, path: KeyPath = ()) -> list[KeyPath]:
-    """Every key path within a value, the value's own included (but not the empty one)."""
-    found = [path] if path else []
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            found += _paths(item, (*path, key))
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            found += _paths(item, (*path, index))
-    return found
-
-
-def read_document(path: Path, *, shown: str) -> Document:
-    """One file as it stands, `extends` not followed. `shown` names it in messages.
+def read_text(path: Path, *, shown: str) -> str:
+    """The text of one file. `shown` names it in messages.
 
     Raises:
-        UsageError: it cannot be read, is not UTF-8, or is not TOML.
+        UsageError: it cannot be read, or is not UTF-8.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{shown}: a profile is UTF-8 text, and byte {error.start} is not") from error
     except OSError as error:
         raise UsageError(f"{shown}: cannot read the profile: {error.strerror}") from error
+
+
+def parse_document(text: str, *, shown: str) -> Document:
+    """One file's text as it stands, `extends` not followed. `shown` names the file in messages.
+
+    Raises:
+        UsageError: it is not TOML.
+    """
     try:
         data = freeze(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -135,7 +83,7 @@ def read_document(path: Path, *, shown: str) -> Document:
 def document_of(data: Table, source: str) -> Document:
     """Tables that come from no file, such as those of `--set`."""
     frozen = freeze(data)
-    return Document(frozen, {path: Origin(source, dotted(path)) for path in _paths(frozen)})
+    return Document(frozen, {path: Origin(source, dotted(path)) for path in paths_in(frozen)})
 
 
 def merge(base: Document, over: Document) -> Document:

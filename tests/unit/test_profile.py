@@ -13,7 +13,8 @@ from dsv4ctl.errors import UsageError
 from dsv4ctl.profile import LoadedProfile, Profile, env_text, find_profile, flags, load_profile
 from dsv4ctl.profile.lookup import builtin_profiles, local_gpus
 from dsv4ctl.profile.show import rows, to_toml
-from dsv4ctl.profile.sources import FILE_KEYS, locate
+from dsv4ctl.profile.sources import FILE_KEYS
+from dsv4ctl.profile.statements import locate
 
 if TYPE_CHECKING:
     from dsv4ctl.profile.schema import ArgScalar

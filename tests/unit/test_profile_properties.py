@@ -12,7 +12,8 @@ from dsv4ctl.knobs import Registry, snapshot, wrong_name
 from dsv4ctl.names import edits
 from dsv4ctl.profile import Profile, load_profile
 from dsv4ctl.profile.show import to_toml
-from dsv4ctl.profile.sources import document_of, locate, merge, prune, without
+from dsv4ctl.profile.sources import document_of, merge, prune, without
+from dsv4ctl.profile.statements import locate
 
 pytestmark = pytest.mark.timeout(600)
 
