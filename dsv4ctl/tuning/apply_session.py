@@ -33,16 +33,18 @@ if TYPE_CHECKING:
 
 COMMAND = "tune-timeout"
 VARIABLE = "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT"
+_SHORTEST_SOAK_S, _LONGEST_SOAK_S = 60.0, 600.0
 _CHANGES = (Column("worker"), Column("host"), Column("in force", right=True), Column("then", right=True))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line says. `seconds` None: what the evidence of a window recommends."""
+    """What the command line says. `seconds` None: what the evidence of a window recommends. `soak_s` None: long enough
+    to see what the timeout ends."""
 
     profile: str | None
     seconds: float | None
-    soak_s: float
+    soak_s: float | None
     yes: bool
     dry_run: bool
 
@@ -75,7 +77,7 @@ def apply(
             seconds, cost = found
         else:
             seconds = asked.seconds
-            cost = cost_since_start(seconds, read_since_start(target, engines))
+            cost = _cost(target, engines, seconds)
             _check_chain(target, seconds)
         rewrite, why_not = _in_profile(asked.profile, target, seconds)
         entry = target.records[0][0]
@@ -84,7 +86,7 @@ def apply(
             before_s=before_s,
             hosts={engine.worker: engine.host for engine in engines},
             entry=entry,
-            soak_s=asked.soak_s,
+            soak_s=_soak_s(seconds) if asked.soak_s is None else asked.soak_s,
             expected_per_s=cost.per_day / DAY_S,
             file=str(rewrite.path) if rewrite is not None and rewrite.changes else None,
         )
@@ -115,7 +117,7 @@ def apply(
         place = target.fleet[entry]
         work = _work(change, engines, interrupts, AppliedStore(place, target.name), rewrite)
         journal = Journal(place.host, place.store.journal_directory(target.name), COMMAND)
-        journal.write("apply", stack=target.name, before_s=before_s, timeout_s=seconds, soak_s=asked.soak_s)
+        journal.write("apply", stack=target.name, before_s=before_s, timeout_s=seconds, soak_s=change.soak_s)
         with LiveView(console) as view, taking_back(work, console.warn):
             timeline = execute(
                 steps,
@@ -192,6 +194,16 @@ def undo(console: "Console", target: "Target", interrupts: "Interrupts", asked: 
             console.say(f"as before again: {words}")
         console.result({**document, "applied": True})
     return ExitCode.OK
+
+
+def _soak_s(timeout_s: float) -> float:
+    """What a timeout ends has been in the queue for so long: the first of it is seen no earlier."""
+    return max(_SHORTEST_SOAK_S, min(2 * timeout_s, _LONGEST_SOAK_S))
+
+
+def _cost(target: "Target", engines: Sequence[PrefillEngine], seconds: float) -> Cost:
+    """What a timeout that a person names costs; one of 0 ends nothing."""
+    return cost_since_start(seconds, read_since_start(target, engines)) if seconds else Cost(0.0, 0, 0.0, 0.0)
 
 
 def _check_chain(target: "Target", seconds: float) -> None:
@@ -279,6 +291,8 @@ def _show(console: "Console", change: Change, cost: Cost, rewrite: Rewrite | Non
     console.table(_CHANGES, rows)
     for line in rewrite.diff if rewrite is not None else ():
         console.data(line)
+    if not change.timeout_s:
+        console.warn("0 is no watchdog: a request that is pinned stays until its engine is started anew")
     if why_not:
         console.warn(f"the profile is not written, and the next start has what it says: {why_not}")
     console.say(

@@ -24,7 +24,7 @@ class Wanted:
     profile: str | None
     window_s: float
     apply: str | None
-    soak_s: float
+    soak_s: float | None
     undo: bool
     verify: bool
     verify_with_s: float | None

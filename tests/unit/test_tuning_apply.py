@@ -1,5 +1,7 @@
 """Applying a timeout: it is in force on all engines in the end, or on none; whatever fails, and wherever."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +39,7 @@ class Act:
         )
         self.warned: list[str] = []
         self.written: list[str] = []
-        self.on_sleep = lambda: None
+        self.on_sleep: Callable[[], None] = lambda: None
         self.clients = [engine.client(name) for name, engine in self.engines.items()]
 
     def sleep(self, seconds: float) -> None:
