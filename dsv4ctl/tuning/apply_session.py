@@ -1,6 +1,6 @@
 """One run of `tune-timeout --apply` or `--undo`: look, check the chain, show what changes, ask, change, watch, keep."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -49,8 +49,16 @@ class Asked:
     dry_run: bool
 
 
-Recommend = Callable[[], tuple[float, Cost] | None]
-"""Measures, shows, and returns a timeout and its cost; None where there is too little evidence, which it has said."""
+@dataclass(frozen=True)
+class Evidence:
+    """A timeout that is recommended, with its cost, and all that it was computed from, for programs."""
+
+    cost: Cost
+    document: Mapping[str, object]
+
+
+Recommend = Callable[[], Evidence | None]
+"""Measures and shows; None where there is too little evidence, which it has said."""
 
 
 def apply(
@@ -71,12 +79,12 @@ def apply(
         engines = exits.enter_context(prefill_engines(target))
         before_s = standing(engines)
         if asked.seconds is None:
-            found = recommend()
-            if found is None:
+            evidence = recommend()
+            if evidence is None:
                 return ExitCode.INCONCLUSIVE
-            seconds, cost = found
+            seconds, cost = evidence.cost.seconds, evidence.cost
         else:
-            seconds = asked.seconds
+            evidence, seconds = None, asked.seconds
             cost = _cost(target, engines, seconds)
             _check_chain(target, seconds)
         rewrite, why_not = _in_profile(asked.profile, target, seconds)
@@ -100,7 +108,8 @@ def apply(
             "allowed_fires": change.allowed,
             "profile": None if rewrite is None else str(rewrite.path),
             "profile_diff": [] if rewrite is None else list(rewrite.diff),
-            "not_in_profile": why_not,
+            "not_in_profile": why_not or None,
+            "evidence": None if evidence is None else evidence.document,
         }
         if not change.workers and change.file is None:
             console.say("nothing changes")

@@ -10,7 +10,6 @@ from dsv4ctl.targets import open_target
 
 if TYPE_CHECKING:
     from dsv4ctl.console import Console
-    from dsv4ctl.tuning.recommend import Cost
 
 AUTO = "auto"
 SHORTEST_S, LONGEST_S = 0.5, 86_400.0
@@ -52,15 +51,16 @@ def run_tune_timeout(console: "Console", wanted: Wanted) -> ExitCode:
 
         if not wanted.undo and wanted.apply is None:
             return tune(console, target, interrupts, window_s=wanted.window_s)
-        from dsv4ctl.tuning.apply_session import Asked, apply, undo
+        from dsv4ctl.tuning.apply_session import Asked, Evidence, apply, undo
 
         asked = Asked(wanted.profile, seconds, wanted.soak_s, yes=wanted.yes, dry_run=wanted.dry_run)
         if wanted.undo:
             return undo(console, target, interrupts, asked)
 
-        def recommend() -> "tuple[float, Cost] | None":
-            found = with_room(look(console, target, interrupts, window_s=wanted.window_s))
-            return None if found is None else (found.cost.seconds, found.cost)
+        def recommend() -> Evidence | None:
+            looked = look(console, target, interrupts, window_s=wanted.window_s)
+            found = with_room(console, looked)
+            return None if found is None else Evidence(found.cost, looked.document)
 
         return apply(console, target, interrupts, asked, recommend)
 

@@ -42,27 +42,29 @@ def tune(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
         Refused: no timeout that the evidence supports has room in the chain of timers.
     """
     looked = look(console, target, interrupts, window_s=window_s)
-    try:
-        found = with_room(looked)
-    except Refused as error:
-        console.result(looked.document, error)
-        raise
+    found = with_room(console, looked)
+    if found is None:
+        return ExitCode.INCONCLUSIVE
     console.result(looked.document)
-    return ExitCode.OK if found is not None else ExitCode.INCONCLUSIVE
+    return ExitCode.OK
 
 
-def with_room(looked: Looked) -> Recommendation | None:
-    """The recommendation; None where the evidence does not support any.
+def with_room(console: "Console", looked: Looked) -> Recommendation | None:
+    """The recommendation; None where the evidence does not support any, which programs are told then.
 
     Raises:
         Refused: it has no room in the chain of timers.
     """
     if isinstance(looked.found, NoRoom):
-        raise Refused(
+        error = Refused(
             f"no inflight timeout has room: {looked.found.seconds:g} s is what the evidence asks for",
             why="; ".join(map(str, looked.found.pairs)),
             hint="make the outer timer longer, in the profile, and restart with `dsv4ctl co-restart`",
         )
+        console.result(looked.document, error)
+        raise error
+    if looked.found is None:
+        console.result(looked.document)
     return looked.found
 
 

@@ -1,10 +1,26 @@
-"""tune-timeout on the running engine: with too little evidence it says what is missing, and names no number."""
+"""tune-timeout on the running engine: no number without evidence, a fire that is seen, a change that can be undone."""
+
+import json
+import signal
 
 import pytest
 
 from tests.engine import Dsv4, StackProfile
+from tests.held import Pair
+from tests.retrying import RetryingClients
 
 pytestmark = pytest.mark.stack
+
+SHORT_S = 5.0
+"""Longer than the heartbeat of the CPU engine."""
+
+
+def in_force(shared: StackProfile) -> tuple[float, float, float]:
+    pair = Pair.of(shared)
+    figures = pair.figures(pair.prefill)
+    names = ("inflight_timeout_s", "inflight_standing_timeout_s", "inflight_lease_left_s")
+    timeout_s, standing_s, left_s = (figures[name] for name in names)
+    return timeout_s, standing_s, left_s
 
 
 def test_with_too_little_it_says_how_much_is_missing_and_names_no_number(dsv4: Dsv4, shared: StackProfile) -> None:
@@ -14,3 +30,94 @@ def test_with_too_little_it_says_how_much_is_missing_and_names_no_number(dsv4: D
     assert (result["bound"], result["recommended"]) == (None, None)
     assert result["why_no_bound"]["missing"] > 0
     assert {timer["letter"] for timer in result["timers"]} == {"H", "T", "S", "W", "B", "R"}
+
+
+def test_a_verification_sees_the_watchdog_fire_under_traffic_and_puts_all_back(
+    dsv4: Dsv4, shared: StackProfile
+) -> None:
+    before = in_force(shared)
+    with RetryingClients(shared.url, 2, seed=3) as clients:
+        done = dsv4.run(
+            *("tune-timeout", shared.path, "--verify", "--verify-with", f"{SHORT_S:g}", "--yes", "-o", "json"),
+            timeout_s=180,
+        )
+        seen = clients.stop()
+    assert done.code == 0, done.err
+    facts = {step["id"]: step["facts"] for step in done.document["result"]["steps"]}
+    assert facts["shorten:prefill-0"]["standing_s"] == before[0]
+    ((rid, age_s),) = facts["answer"]["ended_after_s"].items()
+    assert SHORT_S <= age_s <= SHORT_S + 2
+    assert f"rid={rid} " in facts["told:prefill-0"]["log"][0]
+    assert facts["told:prefill-0"]["counter_rose_by"] == 1
+    assert facts["clean"]["others"]["prefill-0"]["success"] > 0
+    assert facts["clean"]["others"]["prefill-0"]["timeout"] == 0
+    assert set(seen.fates) == {"answered"}
+    assert in_force(shared) == before
+    words = done.document["result"]["proven"]
+    assert f"ended after {age_s:.1f} s with the timeout at {SHORT_S:g} s" in words
+    assert f"{before[0]:g} s is in force again, read back" in words
+
+
+def test_ctrl_c_in_a_verification_puts_all_back(dsv4: Dsv4, shared: StackProfile) -> None:
+    before = in_force(shared)
+    verifying = dsv4.start(
+        *("tune-timeout", shared.path, "--verify", "--verify-with", f"{SHORT_S:g}", "--yes", "-o", "jsonl")
+    )
+    assert verifying.stdout is not None
+    for line in verifying.stdout:
+        event = json.loads(line).get("event", {})
+        if (event.get("step"), event.get("state")) == ("fires", "begin"):
+            break
+    assert in_force(shared)[:2] == (SHORT_S, before[0])
+    verifying.send_signal(signal.SIGINT)
+    _, said = verifying.communicate(timeout=60)
+    assert verifying.returncode == 130, said
+    assert f"prefill-0 on local has {before[0]:g} s again, read back" in said
+    assert in_force(shared) == before
+
+
+def test_a_timeout_is_applied_written_and_undone(dsv4: Dsv4, shared: StackProfile) -> None:
+    before, text = in_force(shared), shared.path.read_text()
+    planned = dsv4.run("tune-timeout", shared.path, "--apply", "45", "--dry-run", "-o", "json")
+    assert planned.code == 0, planned.err
+    assert [step["id"] for step in planned.document["result"]["steps"]] == [
+        *("lease:prefill-0", "soak", "remember", "keep:prefill-0", "file"),
+    ]
+    assert (in_force(shared), shared.path.read_text()) == (before, text)
+    for _ in range(2):
+        done = dsv4.run("tune-timeout", shared.path, "--apply", "45", "--soak", "1", "--yes", "-o", "json")
+        assert done.code == 0, done.err
+        assert in_force(shared) == (45, 45, 0)
+    assert done.document["result"]["applied"] is False
+    assert "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT = 45" in shared.path.read_text()
+    back = dsv4.run("tune-timeout", shared.path, "--undo", "--yes", "-o", "json")
+    assert back.code == 0, back.err
+    assert (in_force(shared), shared.path.read_text()) == (before, text)
+    assert dsv4.run("tune-timeout", shared.path, "--undo", "--yes").code == 6
+
+
+def test_what_breaks_the_chain_is_refused_with_both_timers(dsv4: Dsv4, shared: StackProfile) -> None:
+    before = in_force(shared)
+    for seconds, other in (("2", "HEARTBEAT"), ("299", "WAITING")):
+        done = dsv4.run("tune-timeout", shared.path, "--apply", seconds, "--yes")
+        assert done.code == 6
+        assert "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT" in done.err
+        assert other in done.err
+    assert in_force(shared) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--apply", "soon"),
+        ("--apply", "0.1"),
+        ("--apply", "60", "--verify"),
+        ("--undo", "--verify"),
+        ("--verify-with", "20"),
+        ("--dry-run",),
+    ],
+)
+def test_a_command_line_that_contradicts_itself_is_refused(
+    dsv4: Dsv4, shared: StackProfile, words: tuple[str, ...]
+) -> None:
+    assert dsv4.run("tune-timeout", shared.path, *words).code == 2
