@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING
 
 from dsv4ctl.procfs import cmdline, environ
 from dsv4ctl.redaction import argv_stands_for, redact, redact_argv, stands_for
+from dsv4ctl.timers import INFLIGHT_TIMEOUT, timers_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dsv4ctl.hosts.base import Host
     from dsv4ctl.state import WorkerRecord
 
@@ -46,6 +49,22 @@ def drift_of(host: "Host", pid: int, record: "WorkerRecord") -> tuple[Drift, ...
     if not argv_stands_for(planned_tail(record.argv)[1:], argv[1:]):
         drifts.append(Drift("command line", " ".join(redact_argv(record.argv)), " ".join(redact_argv(argv))))
     return tuple(drifts)
+
+
+def with_told_timeout(drifts: "Sequence[Drift]", record: "WorkerRecord", told_s: float | None) -> "tuple[Drift, ...]":
+    """The same with the inflight timeout that the engine says is in force, which can be changed after its start; 0 is
+    none. Without it (None) the environment of its process has to do."""
+    if told_s is None:
+        return tuple(drifts)
+    planned = record.env.get(INFLIGHT_TIMEOUT)
+    try:
+        (planned_s,) = (t.seconds for t in timers_of(record.name, record.role, record.env, ()) if t.letter == "T")
+    except ValueError:
+        return tuple(drifts)
+    rest = [drift for drift in drifts if drift.what != INFLIGHT_TIMEOUT]
+    if (planned_s or 0.0) != told_s:
+        rest.append(Drift(INFLIGHT_TIMEOUT, planned, f"{told_s:g}"))
+    return tuple(rest)
 
 
 def planned_tail(planned: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dsv4ctl.drift import Drift, drift_of
+from dsv4ctl.chain import told_timeout_s
+from dsv4ctl.drift import Drift, drift_of, with_told_timeout
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.observe import Watch, WorkerView, death, logs_command
@@ -47,7 +48,9 @@ def stack_status(target: Target) -> StackStatus:
         findings += _of_worker(view, target.records[0][1].profile)
         if view.state is UnitState.RUNNING and view.pid is not None:
             try:
-                drifts[view.name] = drift_of(target.fleet[host].host, view.pid, worker)
+                found = drift_of(target.fleet[host].host, view.pid, worker)
+                told_s = told_timeout_s(target.fleet[host], worker) if view.answers else None
+                drifts[view.name] = with_told_timeout(found, worker, told_s)
             except (OperationFailed, FileNotFoundError, PermissionError) as error:
                 findings.append(_cannot_read_back(view, str(error)))
             else:

@@ -6,10 +6,13 @@ client hears of a timeout of the router's, and nobody of the transfer that was s
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from dsv4ctl.stack import Worker
+
+INFLIGHT_TIMEOUT = "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT"
+"""The variable of the one timer that can be changed on a running engine."""
 
 TICK_S = 2.0
 """How much later than its deadline the watchdog answers, at most (docs/inflight.md), beside a forward pass."""
@@ -18,7 +21,7 @@ _ANSWER_S = 3.0
 """What an end takes to reach the client: from the half that ends to the other, and through the router."""
 
 # Defaults: ours (serving/settings.py), SGLang 0.5.23 (environ.py), sglang-router 0.3.2 (--help).
-_T = ("SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT", 120.0)
+_T = (INFLIGHT_TIMEOUT, 120.0)
 _S = ("SGLANG_DSV4_SCHEDULER_STALL_TIMEOUT", 120.0)
 _B = ("SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT", 300.0)
 _W = ("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", 300.0)
@@ -29,11 +32,15 @@ _A = ("--retry-max-retries", 5.0)
 _SHORTEST_HEARTBEAT_S = 2.0
 
 
+Source = Literal["engine", "process", "plan"]
+
+
 @dataclass(frozen=True)
 class Timer:
     """One timer of one worker. `seconds` is None where it is switched off; `set_by` names the variable or flag.
 
-    `is_default`: nothing sets it, and the value is that of the version which this was written for.
+    `is_default`: nothing sets it, and the value is that of the version which this was written for. `source`: whether
+    it is what the engine tells, what its process was started with, or what is planned.
     """
 
     letter: str
@@ -42,6 +49,7 @@ class Timer:
     set_by: str
     seconds: float | None
     is_default: bool
+    source: Source = "plan"
 
     def __str__(self) -> str:
         value = "off" if self.seconds is None else f"{self.seconds:g} s"

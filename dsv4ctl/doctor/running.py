@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dsv4ctl.doctor.timer_order import timer_findings
+from dsv4ctl.chain import read_chain
+from dsv4ctl.doctor.timer_order import order_findings, unread_findings
 from dsv4ctl.errors import DeadlineExceeded, OperationFailed
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.health import stack_status
@@ -40,7 +41,9 @@ def running_findings(target: "Target") -> tuple[Finding, ...]:
         if worker.role != ROUTER:
             findings += _patches(target.fleet[host], worker, metrics[worker.name])
     findings += _pair(target, members)
-    findings += timer_findings([worker for _, worker in members])
+    chain = read_chain(target)
+    findings += order_findings(chain.timers)
+    findings += unread_findings([one for one in chain.unread if one.runs])
     findings += _transfer(members, metrics)
     return tuple(findings)
 

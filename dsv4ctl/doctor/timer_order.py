@@ -1,10 +1,13 @@
 """Timers that stand in the wrong order, as findings."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from dsv4ctl.findings import Finding, Severity
-from dsv4ctl.timers import broken, timers_of
+from dsv4ctl.timers import Timer, broken, timers_of
+
+if TYPE_CHECKING:
+    from dsv4ctl.chain import Unread
 
 
 class Timed(Protocol):
@@ -30,6 +33,11 @@ def timer_findings(workers: Sequence["Timed"]) -> list[Finding]:
     except ValueError as error:
         message = f"the timers of the stack cannot be compared: {error}"
         return [Finding("TIMERS_OUT_OF_ORDER", Severity.UNKNOWN, message, "correct that value in the profile")]
+    return order_findings(timers)
+
+
+def order_findings(timers: Sequence[Timer]) -> list[Finding]:
+    """TIMERS_OUT_OF_ORDER for each pair of these timers that stands wrong."""
     return [
         Finding(
             "TIMERS_OUT_OF_ORDER",
@@ -39,4 +47,19 @@ def timer_findings(workers: Sequence["Timed"]) -> list[Finding]:
             {"inner": pair.inner.set_by, "inner_s": pair.inner.seconds, "outer": pair.outer.set_by},
         )
         for pair in broken(timers)
+    ]
+
+
+def unread_findings(unread: "Sequence[Unread]") -> list[Finding]:
+    """TIMERS_OUT_OF_ORDER, unknown, for each worker whose timers could not be learnt."""
+    remedy = "see what else is told of that worker, and look again"
+    return [
+        Finding(
+            "TIMERS_OUT_OF_ORDER",
+            Severity.UNKNOWN,
+            f"the timers of the stack are not all known: {one}",
+            remedy,
+            {"worker": one.worker},
+        )
+        for one in unread
     ]

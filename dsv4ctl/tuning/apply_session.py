@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from dsv4ctl.chain import read_chain
 from dsv4ctl.console import Column
 from dsv4ctl.errors import ExitCode, Refused, UsageError
 from dsv4ctl.journal import Journal, utc_now
@@ -20,10 +21,9 @@ from dsv4ctl.timers import broken
 from dsv4ctl.tuning.applied import Applied, AppliedStore
 from dsv4ctl.tuning.apply_plan import Change, apply_plan
 from dsv4ctl.tuning.applying import ApplyAction, Applying, taking_back
-from dsv4ctl.tuning.chain import chain
 from dsv4ctl.tuning.control import PrefillEngine, prefill_engines, standing
 from dsv4ctl.tuning.fires import FALSE_ALARM
-from dsv4ctl.tuning.recommend import DAY_S, Cost, of_timeout
+from dsv4ctl.tuning.recommend import DAY_S, Cost, of_timeout, with_timeout
 from dsv4ctl.tuning.since_start import cost_since_start, read_since_start
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _cost(target: "Target", engines: Sequence[PrefillEngine], seconds: float) ->
 
 
 def _check_chain(target: "Target", seconds: float) -> None:
-    if seconds and (pairs := of_timeout(broken(chain(target, seconds)))):
+    if seconds and (pairs := of_timeout(broken(with_timeout(read_chain(target).timers, seconds)))):
         raise Refused(
             f"a timeout of {seconds:g} s breaks the chain of timers",
             why="; ".join(map(str, pairs)),

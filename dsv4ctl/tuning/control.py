@@ -6,17 +6,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dsv4ctl.engine_keys import keys_of
 from dsv4ctl.errors import CannotLook, HostUnreachable, Refused, UsageError, VerificationFailed
 from dsv4ctl.metrics.exposition import Exposition, Unreadable, parse_exposition
 from dsv4ctl.metrics.loads import PATH, Load, UnreadableLoads, parse_loads
-from dsv4ctl.procfs import cmdline
-from dsv4ctl.restart.proving import flag_of
 
 if TYPE_CHECKING:
     import httpx
 
-    from dsv4ctl.fleet import Place
-    from dsv4ctl.state import WorkerRecord
     from dsv4ctl.targets import Target
 
 KEY = "dsv4_prefill_inflight_timeout"
@@ -220,25 +217,6 @@ def standing(engines: Sequence[PrefillEngine]) -> dict[str, float]:
             )
         found[engine.worker] = now.timeout_s
     return found
-
-
-def keys_of(place: "Place", worker: "WorkerRecord", flag: str) -> dict[str, str]:
-    """Headers with the key that a worker was started with, from its process: the record has its fingerprint alone.
-
-    Raises:
-        CannotLook: it has one, and the process cannot be read.
-    """
-    if worker.handle is None or flag_of(worker.argv, flag) is None:
-        return {}
-    pid = place.supervisor.status(worker.handle).main_pid
-    try:
-        argv = cmdline(place.host, pid) if pid is not None else ()
-    except (FileNotFoundError, PermissionError) as error:
-        raise CannotLook(
-            f"the {flag} of {worker.name} cannot be read", why=str(error), hint="run this as who started the stack"
-        ) from error
-    key = flag_of(argv, flag)
-    return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
 def _in_force(figures: Mapping[str, Any]) -> InForce:

@@ -1,16 +1,17 @@
 """One run of `dsv4ctl tune-timeout`: measure, bound, look at the chain, recommend."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from dsv4ctl.doctor.timer_order import timer_findings
+from dsv4ctl.chain import read_chain
+from dsv4ctl.doctor.timer_order import order_findings, unread_findings
 from dsv4ctl.errors import ExitCode, Refused
 from dsv4ctl.live import age_text
-from dsv4ctl.timers import Timer, timers_of
+from dsv4ctl.timers import Timer
 from dsv4ctl.tuning.bound import Bound, NoBound, bound_of
 from dsv4ctl.tuning.dwells import History
-from dsv4ctl.tuning.recommend import Cost, NoRoom, Recommendation, cost_of, recommend, with_timeout
+from dsv4ctl.tuning.recommend import Cost, NoRoom, Recommendation, cost_of, recommend
 from dsv4ctl.tuning.view import cost_lines, show, show_recommendation
 from dsv4ctl.tuning.window import BLOCK_S, Measured, open_window
 
@@ -87,10 +88,10 @@ def look(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
     with open_window(target) as window:
         console.say(f"looking at the inflight queue for {age_text(window_s)}")
         measured = window.measure(window_s, sleep=interrupts.sleep, told=told)
-    workers = [worker for _, record in target.records for worker in record.workers]
-    timers = in_force([t for w in workers for t in timers_of(w.name, w.role, w.env, w.argv)], measured)
+    chain = read_chain(target)
+    timers = in_force(chain.timers, measured)
     bound = bound_of(measured.history)
-    for finding in timer_findings(workers):
+    for finding in (*order_findings(timers), *unread_findings(chain.unread)):
         console.finding(finding)
     if not console.machine:
         show(console, measured, bound, timers)
@@ -112,16 +113,13 @@ def look(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
 
 def in_force(timers: Sequence[Timer], measured: Measured) -> tuple[Timer, ...]:
     """The chain with the timeouts that the engines say, which may have been changed since they were started."""
-    chain: list[Timer] = []
-    for timer in timers:
-        now_s = measured.in_force_s.get(timer.worker) if timer.letter == "T" else None
-        if now_s is None:
-            chain.append(timer)
-        elif not now_s:
-            chain.append(Timer(timer.letter, timer.what, timer.worker, timer.set_by, None, is_default=False))
-        else:
-            chain += with_timeout([timer], now_s)
-    return tuple(chain)
+    told = measured.in_force_s
+    return tuple(
+        replace(timer, seconds=told[timer.worker] or None, is_default=False, source="engine")
+        if timer.letter == "T" and timer.worker in told
+        else timer
+        for timer in timers
+    )
 
 
 def as_data(

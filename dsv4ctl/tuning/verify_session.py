@@ -7,6 +7,7 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from dsv4ctl.chain import read_chain
 from dsv4ctl.errors import ExitCode, Refused, UsageError
 from dsv4ctl.journal import Journal, utc_now
 from dsv4ctl.live import LiveView
@@ -15,7 +16,6 @@ from dsv4ctl.plan import Timed, execute
 from dsv4ctl.restart.patch_table import running_table
 from dsv4ctl.restart.plan import plan_rows
 from dsv4ctl.restart.view import plan_lines, report_rows
-from dsv4ctl.tuning.chain import chain
 from dsv4ctl.tuning.control import PrefillEngine, prefill_engines, standing
 from dsv4ctl.tuning.held_canary import PATCH
 from dsv4ctl.tuning.short import Short, short_timeout
@@ -114,7 +114,7 @@ def verify(
 
 
 def _short(target: "Target", engines: "Sequence[PrefillEngine]", in_force_s: float, asked_s: float | None) -> Short:
-    return short_timeout(read_since_start(target, engines), chain(target, in_force_s), in_force_s, asked_s)
+    return short_timeout(read_since_start(target, engines), read_chain(target).timers, in_force_s, asked_s)
 
 
 def _decodes(exits: ExitStack, target: "Target") -> list[DecodeEngine]:

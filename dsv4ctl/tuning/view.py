@@ -16,7 +16,14 @@ DWELLS = (
     Column("longer than that", right=True),
     Column("share", right=True),
 )
-TIMERS = (Column(""), Column("timer"), Column("worker"), Column("in force", right=True), Column("set by", fold=True))
+TIMERS = (
+    Column(""),
+    Column("timer", fold=True),
+    Column("worker"),
+    Column("in force", right=True),
+    Column("source"),
+    Column("set by", fold=True),
+)
 
 
 def dwell_rows(history: History) -> list[list[str]]:
@@ -39,7 +46,7 @@ def timer_rows(timers: Sequence[Timer]) -> list[list[str]]:
     """The chain, from the innermost timer to the outermost."""
     order = "HTSWBR"
     chain = sorted(timers, key=lambda timer: (order.index(timer.letter), timer.worker))
-    return [[timer.letter, timer.what, timer.worker, _seconds(timer), timer.set_by] for timer in chain]
+    return [[timer.letter, timer.what, timer.worker, _seconds(timer), timer.source, timer.set_by] for timer in chain]
 
 
 def _seconds(timer: Timer) -> str:

@@ -5,6 +5,7 @@ from http import HTTPStatus
 from serving.inflight import settle, timeout
 from serving.inflight.report import Report
 from serving.inflight.watchdog import ENDED, Watchdog
+from serving.transfer import in_force
 from serving.untyped import Untyped
 
 
@@ -128,6 +129,7 @@ def internal_state(answer: Untyped, controller: Untyped, _: Untyped) -> Untyped:
         rooms = getattr(queue.kv_manager, "request_status", {})
         # The store that pipeline stages share has no length of its own.
         figures["rooms"] = len(getattr(rooms, "_local_map", rooms))
+        figures |= in_force.timers(queue.kv_manager)
     if watchdog is not None:
         figures |= {
             "inflight": len(watchdog.ledger),

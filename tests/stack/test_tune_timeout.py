@@ -30,6 +30,15 @@ def test_with_too_little_it_says_how_much_is_missing_and_names_no_number(dsv4: D
     assert (result["bound"], result["recommended"]) == (None, None)
     assert result["why_no_bound"]["missing"] > 0
     assert {timer["letter"] for timer in result["timers"]} == {"H", "T", "S", "W", "B", "R"}
+    # Decode's own heartbeat of 2 s is set after its process was started, where nobody sees it from outside.
+    told = {timer["letter"]: (timer["source"], timer["seconds"]) for timer in result["timers"]}
+    assert {letter: told[letter] for letter in "HTWB"} == {
+        "H": ("engine", 4.0),
+        "T": ("engine", 60.0),
+        "W": ("engine", 300.0),
+        "B": ("engine", 300.0),
+    }
+    assert {told[letter][0] for letter in "SR"} == {"process"}
 
 
 def test_a_verification_sees_the_watchdog_fire_under_traffic_and_puts_all_back(

@@ -149,7 +149,7 @@ def test_the_chain_has_the_timeouts_that_are_in_force_and_not_those_of_the_start
     assert {timer.seconds for timer in off if timer.letter == "T"} == {None}
     rows = timer_rows(off)
     assert [row[0] for row in rows] == ["H", "T", "S", "S", "W", "B"]
-    assert ["T", "the inflight timeout", "prefill-0", "off", "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT"] in rows
+    assert ["T", "the inflight timeout", "prefill-0", "off", "engine", "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT"] in rows
 
 
 def test_too_little_is_said_with_what_is_missing_and_how_long_that_takes() -> None:
