@@ -66,6 +66,7 @@ def apply_plan(change: Change) -> tuple[Step, ...]:
         Step(f"keep:{worker}", f"have {worker} use {timeout_s:g} s for good", change.hosts[worker], _CONTROL_WITHIN_S)
         for worker in change.workers
     ]
+    steps.append(Step("record", "write it down as what is planned", change.entry, _FILE_WITHIN_S))
     if change.file is not None:
         steps.append(Step("file", f"write it into {change.file}", change.entry, _FILE_WITHIN_S))
     return tuple(steps)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from dsv4ctl.chain import read_chain
@@ -111,7 +111,7 @@ def apply(
             "not_in_profile": why_not or None,
             "evidence": None if evidence is None else evidence.document,
         }
-        if not change.workers and change.file is None:
+        if not change.workers and change.file is None and _is_planned(target, seconds):
             console.say("nothing changes")
             console.result({**document, "applied": False, "steps": []})
             return ExitCode.OK
@@ -124,7 +124,7 @@ def apply(
         names = ", ".join(change.workers) or "the profile"
         console.confirm(f"Set {seconds:g} s for {names}?", yes=asked.yes, check=interrupts.check)
         place = target.fleet[entry]
-        work = _work(change, engines, interrupts, AppliedStore(place, target.name), rewrite)
+        work = _work(change, engines, interrupts, target, rewrite)
         journal = Journal(place.host, place.store.journal_directory(target.name), COMMAND)
         journal.write("apply", stack=target.name, before_s=before_s, timeout_s=seconds, soak_s=change.soak_s)
         with LiveView(console) as view, taking_back(work, console.warn):
@@ -195,6 +195,7 @@ def undo(console: "Console", target: "Target", interrupts: "Interrupts", asked: 
             if engine.worker in back:
                 engine.put(back[engine.worker], was_s=last.timeout_s)
         if rewrite is not None:
+            _plan(target, last.before_s)
             write(rewrite)
         store.save(remembered[:-1])
         journal.write("undone")
@@ -259,9 +260,10 @@ def _work(
     change: Change,
     engines: Sequence[PrefillEngine],
     interrupts: "Interrupts",
-    store: AppliedStore,
+    target: "Target",
     rewrite: Rewrite | None,
 ) -> Applying:
+    store = AppliedStore(target.fleet[change.entry], target.name)
     before = store.load()
     written = rewrite if rewrite is not None and rewrite.changes else None
 
@@ -286,8 +288,28 @@ def _work(
         sleep=interrupts.sleep,
         remember=remember,
         forget=lambda: store.save(before),
+        record=lambda: _plan(target, dict.fromkeys(change.before_s, change.timeout_s)),
+        unrecord=lambda: _plan(target, change.before_s),
         write=put_down,
     )
+
+
+def _is_planned(target: "Target", seconds: float) -> bool:
+    """Whether the records say so already."""
+    told = (w.env.get(VARIABLE) for _, record in target.records for w in record.workers if w.role == Role.PREFILL.value)
+    return all(text == f"{seconds:g}" for text in told)
+
+
+def _plan(target: "Target", timeouts_s: Mapping[str, float]) -> None:
+    """Have the records of these workers say what the profile says: what is planned is compared with what runs."""
+    for host, record in target.records:
+        workers = tuple(
+            replace(worker, env={**worker.env, VARIABLE: f"{timeouts_s[worker.name]:g}"})
+            if worker.name in timeouts_s
+            else worker
+            for worker in record.workers
+        )
+        target.fleet[host].store.save(replace(record, workers=workers))
 
 
 def _show(console: "Console", change: Change, cost: Cost, rewrite: Rewrite | None, why_not: str) -> None:

@@ -19,17 +19,21 @@ _LOOK_EVERY_S = 1.0
 
 @dataclass
 class Applying:
-    """One change: what it acts on. `remember` and `write` put it down, `forget` takes back what was put down."""
+    """One change: what it acts on. `remember`, `record` and `write` put it down, for --undo, as what is planned, and in
+    the profile; `forget` and `unrecord` take that back."""
 
     change: "Change"
     engines: Sequence["PrefillEngine"]
     sleep: Callable[[float], None]
     remember: Callable[[], None]
     forget: Callable[[], None]
+    record: Callable[[], None]
+    unrecord: Callable[[], None]
     write: Callable[[], Facts]
     leased: list["PrefillEngine"] = field(default_factory=list)
     kept: list["PrefillEngine"] = field(default_factory=list)
     is_remembered: bool = False
+    is_recorded: bool = False
 
     def engine(self, worker: str) -> "PrefillEngine":
         """A prefill worker by its name."""
@@ -45,11 +49,13 @@ class Applying:
                 by_itself = "" if engine in self.kept else f"; its lease of {self.change.lease_s:.0f} s does that"
                 before_s = self.change.before_s[engine.worker]
                 troubles.append(f"{engine.worker} on {engine.host} is not back at {before_s:g} s: {error}{by_itself}")
-        if self.is_remembered and not troubles:
-            try:
-                self.forget()
-            except Dsv4Error as error:
-                troubles.append(f"what was written down for --undo is still there: {error}")
+        undone = ((self.is_recorded, self.unrecord, "what is planned"), (self.is_remembered, self.forget, "for --undo"))
+        for is_done, undo, what in undone if not troubles else ():
+            if is_done:
+                try:
+                    undo()
+                except Dsv4Error as error:
+                    troubles.append(f"what was written down {what} is still there: {error}")
         return troubles
 
     def _take_back(self, engine: "PrefillEngine") -> None:
@@ -74,6 +80,7 @@ class ApplyAction(Always):
             "soak": lambda: _soak(self._work),
             "remember": lambda: _remember(self._work),
             "keep": lambda: _keep(self._work, worker),
+            "record": lambda: _record(self._work),
             "file": self._work.write,
         }
         return does[kind]()
@@ -115,6 +122,12 @@ def _soak(work: Applying) -> Facts:
 def _remember(work: Applying) -> Facts:
     work.is_remembered = True
     work.remember()
+    return {}
+
+
+def _record(work: Applying) -> Facts:
+    work.is_recorded = True
+    work.record()
     return {}
 
 

@@ -109,7 +109,7 @@ def test_a_timeout_is_applied_written_and_undone(dsv4: Dsv4, shared: StackProfil
     planned = dsv4.run("tune-timeout", shared.path, "--apply", "45", "--dry-run", "-o", "json")
     assert planned.code == 0, planned.err
     assert [step["id"] for step in planned.document["result"]["steps"]] == [
-        *("lease:prefill-0", "soak", "remember", "keep:prefill-0", "file"),
+        *("lease:prefill-0", "soak", "remember", "keep:prefill-0", "record", "file"),
     ]
     assert (in_force(shared), shared.path.read_text()) == (before, text)
     for _ in range(2):
@@ -118,6 +118,7 @@ def test_a_timeout_is_applied_written_and_undone(dsv4: Dsv4, shared: StackProfil
         assert in_force(shared) == (45, 45, 0)
     assert done.document["result"]["applied"] is False
     assert "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT = 45" in shared.path.read_text()
+    assert dsv4.run("status", shared.path).code == 0
     back = dsv4.run("tune-timeout", shared.path, "--undo", "--yes", "-o", "json")
     assert back.code == 0, back.err
     assert (in_force(shared), shared.path.read_text()) == (before, text)

@@ -55,6 +55,8 @@ class Act:
             sleep=self.sleep,
             remember=lambda: self.written.append("remembered"),
             forget=lambda: self.written.append("forgotten"),
+            record=lambda: self.written.append("recorded"),
+            unrecord=lambda: self.written.append("unrecorded"),
             write=dict,
         )
         with taking_back(work, self.warned.append):
@@ -80,14 +82,20 @@ def test_it_is_on_a_lease_while_it_is_watched_and_lasts_afterwards(monkeypatch: 
     assert act.in_force() == [(AFTER_S, AFTER_S)] * 2
     act.sleep(10_000)
     assert act.in_force() == [(AFTER_S, AFTER_S)] * 2
-    assert (act.written, act.warned) == (["remembered"], [])
+    assert (act.written, act.warned) == (["remembered", "recorded"], [])
 
 
 def test_what_is_in_force_already_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     act = Act()
     act.engines["prefill-1"].in_force = InForce.standing(AFTER_S)
     act.change = Change(
-        AFTER_S, {"prefill-0": BEFORE_S, "prefill-1": AFTER_S}, act.change.hosts, "local", SOAK_S, 0.0, None
+        AFTER_S,
+        {"prefill-0": BEFORE_S, "prefill-1": AFTER_S},
+        act.change.hosts,
+        "local",
+        SOAK_S,
+        0.0,
+        None,
     )
     act.run(monkeypatch)
     assert act.engines["prefill-1"].changes == []
