@@ -10,7 +10,9 @@ from dsv4ctl.live import age_text
 from dsv4ctl.timers import Timer, timers_of
 from dsv4ctl.tuning.bound import Bound, NoBound, bound_of
 from dsv4ctl.tuning.dwells import History
-from dsv4ctl.tuning.recommend import Cost, NoRoom, cost_of, recommend, with_timeout
+from dsv4ctl.tuning.recommend import MARGIN, Cost, NoRoom, cost_of, recommend, with_timeout
+from dsv4ctl.tuning.strata import judged, largest_of, outruns
+from dsv4ctl.tuning.strata_view import strata_as_data, unfounded_lines
 from dsv4ctl.tuning.view import cost_lines, show, show_recommendation
 from dsv4ctl.tuning.window import BLOCK_S, Measured, open_window
 
@@ -55,7 +57,9 @@ def tune(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
     if isinstance(bound, NoBound):
         console.result(as_data(measured, bound, timers, None))
         return ExitCode.INCONCLUSIVE
-    found = recommend(measured.history, bound, timers)
+    strata = judged(measured.strata)
+    largest = largest_of(bound, strata)
+    found = recommend(measured.history, bound, timers, largest)
     now_s = {seconds for seconds in measured.in_force_s.values() if seconds}
     costs = [cost_of(seconds, measured.history, bound) for seconds in sorted(now_s)]
     if not console.machine:
@@ -69,6 +73,13 @@ def tune(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
             why="; ".join(map(str, found.pairs)),
             hint="make the outer timer longer, in the profile, and restart with `dsv4ctl co-restart`",
         )
+    if unfounded := [one for one in strata if outruns(one, largest.bound, found.cost.seconds, MARGIN)]:
+        if not console.machine:
+            for line in unfounded_lines(unfounded, found.cost.seconds, largest.bound):
+                console.data(f"no recommendation: {line}")
+        names = [one.stratum.name for one in unfounded]
+        console.result(as_data(measured, bound, timers, None, costs) | {"unfounded": names})
+        return ExitCode.INCONCLUSIVE
     if not console.machine:
         show_recommendation(console, found, measured)
     console.result(as_data(measured, bound, timers, found.cost, costs))
@@ -106,6 +117,7 @@ def as_data(
         "decode_waiting": {"looks": measured.looks, "with_requests_waiting": measured.waiting},
         "bound": asdict(bound) if isinstance(bound, Bound) else None,
         "why_no_bound": asdict(bound) if isinstance(bound, NoBound) else None,
+        **strata_as_data(measured, bound),
         "timers": [asdict(timer) for timer in timers],
         "in_force": [asdict(one) for one in now],
         "recommended": None if cost is None else asdict(cost),
