@@ -1,5 +1,6 @@
 """dsv4ctl tune-timeout: which inflight timeout does the evidence support, and what does it cost?"""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,8 +15,13 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def tune_timeout(
     profile: ProfileArgument = None,
     window: Annotated[
-        float, typer.Option(min=10.0, max=604800, help="Seconds to look at what leaves the inflight queue.")
-    ] = 600.0,
+        float | None,
+        typer.Option(max=604800, help="Seconds to look at what leaves the inflight queue; absent: 600, 0 with --from."),
+    ] = None,
+    recordings: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="What `watch-inflight --record` wrote, as evidence; may be given again."),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Measure times in prefill's inflight queue and recommend a timeout for its watchdog. Changes nothing."""
@@ -23,10 +29,11 @@ def tune_timeout(
         from dsv4ctl.hosts.connect import open_host
         from dsv4ctl.signals import interruptible
         from dsv4ctl.targets import open_target
-        from dsv4ctl.tuning.session import tune
+        from dsv4ctl.tuning.session import checked_window_s, tune
 
         with interruptible() as interrupts, open_target(profile, open_host) as target:
             console.target = target.name
-            code = tune(console, target, interrupts, window_s=window)
+            window_s = checked_window_s(window, is_recorded=bool(recordings))
+            code = tune(console, target, interrupts, window_s=window_s, recordings=recordings or ())
         if code:
             raise typer.Exit(code)

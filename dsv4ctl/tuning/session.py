@@ -1,41 +1,70 @@
 """One run of `dsv4ctl tune-timeout`: measure, bound, look at the chain, recommend."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from dsv4ctl.doctor.timer_order import timer_findings
-from dsv4ctl.errors import ExitCode, Refused
+from dsv4ctl.errors import ExitCode, Refused, UsageError
 from dsv4ctl.live import age_text
 from dsv4ctl.timers import Timer, timers_of
 from dsv4ctl.tuning.bound import Bound, NoBound, bound_of
 from dsv4ctl.tuning.dwells import History
 from dsv4ctl.tuning.recommend import MARGIN, Cost, NoRoom, cost_of, recommend, with_timeout
+from dsv4ctl.tuning.recordings import joined, read_all
 from dsv4ctl.tuning.strata import judged, largest_of, outruns
 from dsv4ctl.tuning.strata_view import strata_as_data, unfounded_lines
 from dsv4ctl.tuning.view import cost_lines, show, show_recommendation
 from dsv4ctl.tuning.window import BLOCK_S, Measured, open_window
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dsv4ctl.console import Console
     from dsv4ctl.signals import Interrupts
     from dsv4ctl.targets import Target
+
+WINDOW_S = 600.0
+SHORTEST_WINDOW_S = 10.0
 
 TOLD_EVERY = 12
 """Blocks between two lines of progress."""
 
 
-def tune(console: "Console", target: "Target", interrupts: "Interrupts", *, window_s: float) -> ExitCode:
-    """Measure for so long and say which timeout the evidence supports. Nothing is changed.
+def checked_window_s(asked_s: float | None, *, is_recorded: bool) -> float:
+    """For how long to look, where so much was asked for; by default not at all if there are recordings.
+
+    Raises:
+        UsageError: it is too short to see anything, and what was recorded before is no help.
+    """
+    window_s = (0.0 if is_recorded else WINDOW_S) if asked_s is None else asked_s
+    if window_s < SHORTEST_WINDOW_S and not (is_recorded and window_s == 0):
+        raise UsageError(
+            f"--window must be {SHORTEST_WINDOW_S:g} s or longer, not {window_s:g}",
+            hint="0 is for recordings alone: name them with --from",
+        )
+    return window_s
+
+
+def tune(
+    console: "Console",
+    target: "Target",
+    interrupts: "Interrupts",
+    *,
+    window_s: float,
+    recordings: Sequence["Path"] = (),
+) -> ExitCode:
+    """Measure for so long and say which timeout the evidence supports, with what was recorded. Nothing is changed.
 
     Returns OK with a recommendation, INCONCLUSIVE where the evidence does not support any.
 
     Raises:
-        UsageError: there is no prefill worker.
+        UsageError: there is no prefill worker, or a recording is none of this stack's.
         CannotLook: a worker does not say what is needed.
         Refused: no timeout that the evidence supports has room in the chain of timers.
     """
     blocks = 0
+    recorded = read_all(recordings, target.name)
 
     def told(history: History) -> None:
         nonlocal blocks
@@ -45,8 +74,10 @@ def tune(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
             console.say(f"{history.requests} requests so far, {age_text(max(0.0, left_s))} to go")
 
     with open_window(target) as window:
-        console.say(f"looking at the inflight queue for {age_text(window_s)}")
+        if window_s:
+            console.say(f"looking at the inflight queue for {age_text(window_s)}")
         measured = window.measure(window_s, sleep=interrupts.sleep, told=told)
+    measured = replace(measured, history=joined(recorded, measured.history, BLOCK_S), recordings=recorded)
     workers = [worker for _, record in target.records for worker in record.workers]
     timers = in_force([t for w in workers for t in timers_of(w.name, w.role, w.env, w.argv)], measured)
     bound = bound_of(measured.history)
@@ -117,6 +148,10 @@ def as_data(
         "decode_waiting": {"looks": measured.looks, "with_requests_waiting": measured.waiting},
         "bound": asdict(bound) if isinstance(bound, Bound) else None,
         "why_no_bound": asdict(bound) if isinstance(bound, NoBound) else None,
+        "recordings": [
+            {"file": str(one.path), "requests": one.requests, "seconds": one.seconds, "apart_s": one.apart_s}
+            for one in measured.recordings
+        ],
         **strata_as_data(measured, bound),
         "timers": [asdict(timer) for timer in timers],
         "in_force": [asdict(one) for one in now],

@@ -44,6 +44,8 @@ def _longest(one: Judged) -> str:
 
 def stratum_lines(measured: Measured, strata: Sequence[Judged]) -> Iterator[str]:
     """What the table does not say: what was not seen, why more requests would not help, and who does not count."""
+    if measured.recordings:
+        yield "recordings do not say how much KV a request had: what was recorded is in the whole, and in no stratum"
     if not measured.strata:
         who = ", ".join(measured.without_strata) or "not every prefill worker"
         yield (
@@ -51,7 +53,8 @@ def stratum_lines(measured: Measured, strata: Sequence[Judged]) -> Iterator[str]
             "many short ones; its plugin is older than this dsv4ctl"
         )
         return
-    if unseen := [one.words for one in strata if not one.stratum.history.requests]:
+    unseen = [one.words for one in strata if not one.stratum.history.requests]
+    if unseen and len(unseen) < len(strata):
         yield f"no request was seen of these strata: {', '.join(unseen)}"
     for one in strata:
         if one.stratum.history.requests and isinstance(one.bound, NoBound) and one.bound.missing is None:

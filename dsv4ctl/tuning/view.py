@@ -8,6 +8,7 @@ from dsv4ctl.timers import TICK_S, Timer
 from dsv4ctl.tuning.bound import CONFIDENCE, Bound, NoBound
 from dsv4ctl.tuning.dwells import History
 from dsv4ctl.tuning.recommend import DAY_S, Cost, Recommendation, held_by_a_pin
+from dsv4ctl.tuning.recordings import recorded_lines
 from dsv4ctl.tuning.strata import judged
 from dsv4ctl.tuning.strata_view import COLUMNS, stratum_lines, stratum_rows
 from dsv4ctl.tuning.window import Measured
@@ -55,6 +56,7 @@ def evidence_lines(measured: Measured, bound: Bound | NoBound) -> Iterator[str]:
         f"{history.requests} requests left the queue in {age_text(history.seconds)} "
         f"({len(history.blocks)} blocks), {history.ended} of them ended early"
     )
+    yield from recorded_lines(measured.recordings)
     if measured.restarts:
         yield f"started in the window, which begins anew with that: {', '.join(measured.restarts)}"
     yield f"decode had requests waiting at {measured.waiting} of {measured.looks} looks"

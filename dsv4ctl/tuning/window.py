@@ -13,6 +13,7 @@ from dsv4ctl.inflight.pages import CannotSample, Pages
 from dsv4ctl.metrics.exposition import Exposition, Unreadable, parse_exposition
 from dsv4ctl.metrics.loads import PATH, UnreadableLoads, parse_loads
 from dsv4ctl.tuning.dwells import History, together
+from dsv4ctl.tuning.recordings import Recorded
 from dsv4ctl.tuning.scrapes import Counted, NoHistogram
 from dsv4ctl.tuning.strata import Stratum, of_all
 
@@ -31,7 +32,7 @@ class Measured:
     `restarts`: workers that were started in the window, which begins anew then. `waiting` of `looks` found requests in
     decode that wait for its room or its KV. `prompt_tokens`: (mean, largest bucket's edge) of the prompts in the
     window; None where none are counted. `pool_tokens`: of the smallest prefill worker. `strata`: none where a worker
-    does not count them, which `without_strata` names."""
+    does not count them, which `without_strata` names. `recordings`: what of the history was recorded before."""
 
     history: History
     in_force_s: dict[str, float]
@@ -42,6 +43,7 @@ class Measured:
     pool_tokens: float | None
     strata: tuple[Stratum, ...] = ()
     without_strata: tuple[str, ...] = ()
+    recordings: tuple[Recorded, ...] = ()
 
 
 @dataclass
