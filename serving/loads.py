@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from serving.inflight.report import Inflight, Outcome, State
+from serving.inflight.report import Inflight, Outcome, State, Stratum
 from serving.untyped import Untyped
 
 REPUBLISH_S = 0.2
@@ -54,7 +54,15 @@ class Published:
             self._published_s = now_s
             self._publish()
 
-    def left(self, outcome: Outcome, _dwell_s: float, _transferred_bytes: int, *, health_check: bool) -> None:
+    def left(
+        self,
+        outcome: Outcome,
+        _dwell_s: float,
+        _transferred_bytes: int,
+        *,
+        health_check: bool,
+        stratum: Stratum | None,  # noqa: ARG002  in the metrics
+    ) -> None:
         """As `Report.left`; how long they took is in the metrics."""
         if not health_check:
             self._left[outcome] += 1

@@ -6,14 +6,15 @@ processes share their values through files, and the engine names the directory o
 
 import functools
 import importlib
+import itertools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, get_args
 
 from serving import loads
-from serving.inflight.report import Inflight, Outcome, Report, Silent, State
+from serving.inflight.report import Inflight, Outcome, Report, Silent, State, Stratum
 from serving.patches.registry import installed_version, standings
 from serving.untyped import Untyped
 
@@ -26,8 +27,14 @@ DWELL_BUCKETS_S = (
 )
 STATES: tuple[State, ...] = get_args(State)
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+STRATA: tuple[Stratum, ...] = get_args(Stratum)
+
+Ended = Literal["arrived", "early"]
+"""How a request left its stratum: it has arrived, or it was ended before, so that its whole time is not known."""
+ENDED: tuple[Ended, ...] = get_args(Ended)
 
 Key = TypeVar("Key", bound=str)
+OtherKey = TypeVar("OtherKey", bound=str)
 
 
 @dataclass(frozen=True)
@@ -97,11 +104,23 @@ class Metrics:
         self, name: str, meaning: str, label: str, keys: Sequence[Key], buckets: Sequence[float]
     ) -> "dict[Key, Histogram]":
         """A histogram for each value of one more label, all exported as 0 from now on."""
-        from prometheus_client import Histogram
-
-        names = (*self._values, label)
-        histogram = Histogram(name, meaning, names, registry=self._registry, buckets=buckets)
+        histogram = self._histogram(name, meaning, buckets, label)
         return {key: histogram.labels(**self._values, **{label: key}) for key in keys}
+
+    def histogram_pairs(
+        self,
+        name: str,
+        meaning: str,
+        labels: tuple[str, str],
+        keys: tuple[Sequence[Key], Sequence[OtherKey]],
+        buckets: Sequence[float],
+    ) -> "dict[tuple[Key, OtherKey], Histogram]":
+        """A histogram for each pair of values of two more labels, all exported as 0 from now on."""
+        histogram = self._histogram(name, meaning, buckets, *labels)
+        return {
+            pair: histogram.labels(**self._values, **dict(zip(labels, pair, strict=True)))
+            for pair in itertools.product(*keys)
+        }
 
     def gauge(self, name: str, meaning: str, *more: str) -> "Gauge":
         """A gauge whose labels have no values yet. Of two processes with the same labels the last to write counts."""
@@ -115,6 +134,11 @@ class Metrics:
         gauge = self.gauge(name, meaning, *(sets[0] if sets else ()))
         for labels in sets:
             gauge.labels(**self._values, **labels).set(1)
+
+    def _histogram(self, name: str, meaning: str, buckets: Sequence[float], *more: str) -> "Histogram":
+        from prometheus_client import Histogram
+
+        return Histogram(name, meaning, (*self._values, *more), registry=self._registry, buckets=buckets)
 
     def _counter(self, name: str, meaning: str, *more: str) -> "Counter":
         from prometheus_client import Counter
@@ -153,6 +177,13 @@ class InflightMetrics:
         self._dwell = metrics.histograms(
             f"{name}dwell_seconds", "Time in the inflight queue, by how it ended.", "outcome", OUTCOMES, DWELL_BUCKETS_S
         )
+        self._by_stratum = metrics.histogram_pairs(
+            f"{name}dwell_by_stratum_seconds",
+            "Time in the inflight queue, by what was to be sent, of those that arrived and those ended before.",
+            ("stratum", "ended"),
+            (STRATA, ENDED),
+            DWELL_BUCKETS_S,
+        )
         self._health_checks_left = metrics.counters(
             f"{name}health_checks_left", "Health checks that left the inflight queue.", "outcome", OUTCOMES
         )
@@ -179,12 +210,16 @@ class InflightMetrics:
         self._standing.show(inflight.standing_timeout_s)
         self._refreshed.show(self._wall_clock())
 
-    def left(self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool) -> None:
+    def left(
+        self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool, stratum: Stratum | None
+    ) -> None:
         """As `Report.left`."""
         if health_check:
             self._health_checks_left[outcome].inc()
             return
         self._dwell[outcome].observe(dwell_s)
+        if stratum is not None:
+            self._by_stratum[stratum, "arrived" if outcome == "success" else "early"].observe(dwell_s)
         if transferred_bytes:
             self._bytes.inc(transferred_bytes)
 
@@ -209,10 +244,12 @@ class Both:
         self._first.show(inflight)
         self._second.show(inflight)
 
-    def left(self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool) -> None:
+    def left(
+        self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool, stratum: Stratum | None
+    ) -> None:
         """As `Report.left`."""
-        self._first.left(outcome, dwell_s, transferred_bytes, health_check=health_check)
-        self._second.left(outcome, dwell_s, transferred_bytes, health_check=health_check)
+        for report in (self._first, self._second):
+            report.left(outcome, dwell_s, transferred_bytes, health_check=health_check, stratum=stratum)
 
     def fired(self, state: State) -> None:
         """As `Report.fired`."""

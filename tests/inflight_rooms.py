@@ -29,7 +29,7 @@ import zmq
 from dsv4ctl.errors import DeadlineExceeded
 from dsv4ctl.waiting import wait_until
 from serving.inflight import pipeline, quarantine, queue, settle, told
-from serving.inflight.report import Inflight, Outcome, State
+from serving.inflight.report import Inflight, Outcome, State, Stratum
 from serving.inflight.watchdog import Watchdog
 from serving.patches import registry
 from serving.peers.prefill import PrefillWatch
@@ -88,7 +88,7 @@ def manager_of(kind: type[Any], mode: Any = DisaggregationMode.PREFILL) -> Any:
     manager.attn_tp_rank = manager.attn_dp_rank = manager.pp_rank = manager.attn_cp_rank = 0
     manager.pp_size = manager.attn_cp_size = manager._kv_replica_factor = 1
     manager.kv_item_lens_sum, manager.state_item_lens_sum, manager.bootstrap_timeout = 100, 0, 300
-    manager.kv_args = SimpleNamespace(engine_rank=0, state_types=[])
+    manager.kv_args = SimpleNamespace(engine_rank=0, state_types=[], page_size=1)
     manager.server_args = SimpleNamespace(enable_pd_role_switch=False)
     manager._stopped, manager._worker_threads, manager.sender_trace_module = False, [], None
     keep_statuses(None, manager)
@@ -287,7 +287,9 @@ class Recorded:
     def show(self, inflight: Inflight) -> None:
         self.last = inflight
 
-    def left(self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool) -> None:
+    def left(
+        self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool, stratum: Stratum | None
+    ) -> None:
         self.said.append(["left", outcome, round(dwell_s, 3)])
 
     def fired(self, state: State) -> None:
@@ -315,6 +317,7 @@ class Request:
     def __init__(self, rid: str, sender: Any, metadata_index: int, *, parked: bool) -> None:
         self.rid, self.bootstrap_room, self.disagg_kv_sender = rid, sender.bootstrap_room, sender
         self.pending_bootstrap = parked
+        self.origin_input_ids, self.disagg_decode_prefix_len = [0], 0
         self.metadata_buffer_index = metadata_index
         self.kv, self.lock = ReqKvInfo(req_pool_idx=metadata_index, kv_allocated_len=1), None
         self.time_stats = Unseen()

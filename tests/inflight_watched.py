@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from serving.inflight import hold, pipeline, settle
-from serving.inflight.report import Inflight, Outcome
+from serving.inflight.report import Inflight, Outcome, Stratum
 from serving.patches import registry
 from tests.inflight_rooms import HERE, NAMES, PATCHES, TIMEOUT_S, Prefill, Recorded
 
@@ -36,7 +36,7 @@ PAGES = 3
 
 
 class Written(Recorded):
-    """A report that also writes down what each request had transferred, and when the queue was shown."""
+    """A report that also writes down each request's transferred bytes and stratum, and when the queue was shown."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -48,9 +48,11 @@ class Written(Recorded):
         super().show(inflight)
         self.shown_s.append(self._clock())
 
-    def left(self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool) -> None:
-        super().left(outcome, dwell_s, transferred_bytes, health_check=health_check)
-        self.transferred.append([outcome, transferred_bytes])
+    def left(
+        self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool, stratum: Stratum | None
+    ) -> None:
+        super().left(outcome, dwell_s, transferred_bytes, health_check=health_check, stratum=stratum)
+        self.transferred.append([outcome, transferred_bytes, stratum])
 
 
 class Watched(Prefill, SchedulerPPMixin):  # type: ignore[misc]  # it ships no types
@@ -186,7 +188,7 @@ def since_progress() -> Any:
 
 
 def transferred() -> Any:
-    """What is reported as transferred of a request that was sent, by how it ended."""
+    """What is reported as transferred of a request, by how it ended, and its stratum; the last was never sent."""
     prefill = Watched()
     succeeds, fails, _ = (prefill.enters(KVPoll.WaitingForInput) for _ in range(3))
     queued = [prefill.sends(request) for request in (succeeds, fails)]
@@ -319,13 +321,13 @@ def apply_patches() -> None:
 
 def play() -> dict[str, Any]:
     """What was seen, by scene."""
-    from tests import inflight_decode, inflight_ranks, inflight_senders
+    from tests import inflight_decode, inflight_ranks, inflight_senders, inflight_strata
 
     # Before there are threads, sockets and a process group here: they are forked off.
     ranks = inflight_ranks.begin()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     with get_parallel().override(**inflight_ranks.ALONE):
-        scenes = (*SCENES, *inflight_senders.SCENES, *inflight_decode.SCENES)
+        scenes = (*SCENES, *inflight_senders.SCENES, *inflight_strata.SCENES, *inflight_decode.SCENES)
         said = {scene.__name__: scene() for scene in scenes}
     return said | ranks.said()
 

@@ -1,5 +1,6 @@
 """dsv4ctl tune-timeout: which inflight timeout does the evidence support, what does it cost, and does it fire?"""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,8 +15,13 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def tune_timeout(
     profile: ProfileArgument = None,
     window: Annotated[
-        float, typer.Option(min=10.0, max=604800, help="Seconds to look at what leaves the inflight queue.")
-    ] = 600.0,
+        float | None,
+        typer.Option(max=604800, help="Seconds to look at what leaves the inflight queue; absent: 600, 0 with --from."),
+    ] = None,
+    recordings: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="What `watch-inflight --record` wrote, as evidence; may be given again."),
+    ] = None,
     apply: Annotated[
         str | None,
         typer.Option(
@@ -24,11 +30,14 @@ def tune_timeout(
         ),
     ] = None,
     soak: Annotated[
-        float,
+        float | None,
         typer.Option(
-            min=0.0, max=3000.0, help="Seconds to watch what was applied, which is taken back if it misfires."
+            min=0.0,
+            max=3000.0,
+            metavar="SECONDS",
+            help="How long to watch what was applied; a misfire takes it back. Absent: 60 or twice the timeout.",
         ),
-    ] = 60.0,
+    ] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take the last --apply back.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Prove that the watchdog fires, with a canary that is pinned on purpose.")
@@ -59,6 +68,7 @@ def tune_timeout(
             Wanted(
                 profile=profile,
                 window_s=window,
+                recordings=tuple(recordings or ()),
                 apply=apply,
                 soak_s=soak,
                 undo=undo,

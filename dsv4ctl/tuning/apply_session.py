@@ -50,14 +50,14 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Recommended:
     """A timeout that is recommended, with its cost, and all that it was computed from, for programs."""
 
     cost: Cost
     document: Mapping[str, object]
 
 
-Recommend = Callable[[], Evidence | None]
+Recommend = Callable[[], Recommended | None]
 """Measures and shows; None where there is too little evidence, which it has said."""
 
 

@@ -42,9 +42,13 @@ def bound_of(
     worth = worth_of(history)
     if worth is None:
         return NoBound(
-            f"{history.requests} requests in {len(history.blocks)} blocks of the window say nothing of how they hang "
-            f"together: it takes {FEWEST_BLOCKS} blocks with requests in them",
-            max(1, needed(quantiles[-1], confidence) - history.requests),
+            f"{history.requests} requests in {history.blocks_with_requests} blocks of the window say nothing of how "
+            f"they hang together: it takes {FEWEST_BLOCKS} blocks with requests in them",
+            max(
+                1,
+                needed(quantiles[-1], confidence) - history.requests,
+                FEWEST_BLOCKS - history.blocks_with_requests,
+            ),
         )
     if abs(worth.drift) > DRIFTS_AT:
         longer = "longer" if worth.drift > 0 else "shorter"

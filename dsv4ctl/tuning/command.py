@@ -9,6 +9,8 @@ from dsv4ctl.signals import interruptible
 from dsv4ctl.targets import open_target
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dsv4ctl.console import Console
 
 AUTO = "auto"
@@ -21,7 +23,8 @@ class Wanted:
     """What the command line says."""
 
     profile: str | None
-    window_s: float
+    window_s: float | None
+    recordings: "tuple[Path, ...]"
     apply: str | None
     soak_s: float | None
     undo: bool
@@ -47,20 +50,22 @@ def run_tune_timeout(console: "Console", wanted: Wanted) -> ExitCode:
             return verify(
                 console, target, interrupts, asked_s=wanted.verify_with_s, yes=wanted.yes, dry_run=wanted.dry_run
             )
-        from dsv4ctl.tuning.session import look, tune, with_room
+        from dsv4ctl.tuning.session import Evidence, checked_window_s, look, tune, with_room
 
+        window_s = checked_window_s(wanted.window_s, is_recorded=bool(wanted.recordings))
+        evidence = Evidence(window_s, wanted.recordings)
         if not wanted.undo and wanted.apply is None:
-            return tune(console, target, interrupts, window_s=wanted.window_s)
-        from dsv4ctl.tuning.apply_session import Asked, Evidence, apply, undo
+            return tune(console, target, interrupts, evidence)
+        from dsv4ctl.tuning.apply_session import Asked, Recommended, apply, undo
 
         asked = Asked(wanted.profile, seconds, wanted.soak_s, yes=wanted.yes, dry_run=wanted.dry_run)
         if wanted.undo:
             return undo(console, target, interrupts, asked)
 
-        def recommend() -> Evidence | None:
-            looked = look(console, target, interrupts, window_s=wanted.window_s)
+        def recommend() -> Recommended | None:
+            looked = look(console, target, interrupts, evidence)
             found = with_room(console, looked)
-            return None if found is None else Evidence(found.cost, looked.document)
+            return None if found is None else Recommended(found.cost, looked.document)
 
         return apply(console, target, interrupts, asked, recommend)
 
@@ -77,6 +82,13 @@ def _checked(wanted: Wanted) -> float | None:
         raise UsageError(f"{' and '.join(acts)} cannot be asked for at once", hint="one after the other")
     if wanted.verify_with_s is not None and not wanted.verify:
         raise UsageError("--verify-with belongs to --verify", hint="add --verify")
+    if (wanted.window_s is not None or wanted.recordings) and acts and wanted.apply != AUTO:
+        raise UsageError(
+            f"--window and --from are evidence for a recommendation, and {acts[0]} asks for none",
+            hint=f"leave them out, or `--apply {AUTO}`",
+        )
+    if wanted.soak_s is not None and wanted.apply is None:
+        raise UsageError("--soak belongs to --apply", hint="add --apply, or leave it out")
     if wanted.dry_run and not acts:
         raise UsageError("--dry-run: measuring changes nothing anyway", hint="it goes with --apply, --undo or --verify")
     if wanted.apply is None or wanted.apply == AUTO:

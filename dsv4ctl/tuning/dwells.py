@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from dsv4ctl.metrics.exposition import Histogram
+
 
 @dataclass(frozen=True)
 class Block:
@@ -37,6 +39,16 @@ class History:
     def ended(self) -> int:
         """Those of them that were ended early."""
         return sum(block.ended for block in self.blocks)
+
+    @property
+    def blocks_with_requests(self) -> int:
+        """In how many blocks any left the queue."""
+        return sum(block.requests > 0 for block in self.blocks)
+
+    @cached_property
+    def in_buckets(self) -> tuple[int, ...]:
+        """For each bucket and beyond the last, how many arrived after so long."""
+        return tuple(sum(block.counts[at] for block in self.blocks) for at in range(len(self.edges) + 1))
 
     @property
     def seconds(self) -> float:
@@ -86,3 +98,9 @@ def together(histories: Sequence[History]) -> History:
             for same in zip(*blocks, strict=True)
         ),
     )
+
+
+def by_bucket(histogram: Histogram) -> tuple[int, ...]:
+    """How many are in each of its buckets, which are cumulative."""
+    counts = [int(count) for _, count in histogram.counts]
+    return tuple(count - before for count, before in zip(counts, [0, *counts], strict=False))

@@ -14,7 +14,7 @@ from dsv4ctl.tuning.dwells import Block, History, merged
 
 FEWEST_BLOCKS = 20
 FEWEST_LONG = 10
-"""Fewer of either and nothing can be said of how they vary."""
+"""Fewer blocks with requests in them, or fewer long ones, and nothing can be said of how they vary."""
 
 DRIFTS_AT = 3.0
 """Standard errors between the halves of a window above which it is not one history: one in 370 by chance."""
@@ -39,6 +39,8 @@ def worth_of(history: History) -> Worth | None:
     Blocks are merged two by two as long as there are enough, since a cluster that is longer than a block is seen only
     in longer ones; the largest effect counts.
     """
+    if history.blocks_with_requests < FEWEST_BLOCKS:
+        return None
     effect, drift = 1.0, 0.0
     known = False
     blocks: Sequence[Block] = history.blocks
@@ -54,7 +56,7 @@ def worth_of(history: History) -> Worth | None:
             shift = _shift(sizes, above, here)
             drift = shift if abs(shift) > abs(drift) else drift
         blocks = merged(blocks, 2)
-    if not known and not (len(history.blocks) >= FEWEST_BLOCKS and _in_one_bucket(history)):
+    if not known and not _in_one_bucket(history):
         return None
     return Worth(effect, drift)
 

@@ -7,6 +7,7 @@ from dsv4ctl.timers import TICK_S, Broken, Timer, broken
 from dsv4ctl.tuning.binomial import share_at_most
 from dsv4ctl.tuning.bound import Bound
 from dsv4ctl.tuning.dwells import History
+from dsv4ctl.tuning.strata import Largest
 
 MARGIN = 3.0
 """So many times the bound, since that says nothing of the few beyond its quantile. A choice, and no measurement."""
@@ -54,9 +55,15 @@ def cost_of(seconds: float, history: History, bound: Bound) -> Cost:
     return Cost(seconds, longer, share, share * history.requests / history.seconds * DAY_S)
 
 
-def recommend(history: History, bound: Bound, timers: Sequence[Timer]) -> Recommendation | NoRoom:
-    """The shortest round timeout that is `MARGIN` times the bound, and that the heartbeat comes before."""
-    wanted = [(MARGIN * bound.seconds, f"{MARGIN:g} times the bound of {bound.seconds:g} s")]
+def recommend(
+    history: History, bound: Bound, timers: Sequence[Timer], largest: Largest | None = None
+) -> Recommendation | NoRoom:
+    """The shortest round timeout that is `MARGIN` times the largest bound, and that the heartbeat comes before.
+
+    `bound` is the one of the whole, of which the costs are, and the largest where no other is named.
+    """
+    rests_on = largest or Largest(bound)
+    wanted = [(MARGIN * rests_on.bound.seconds, f"{MARGIN:g} times {rests_on.words}")]
     wanted += [
         (timer.seconds, f"longer than {timer.what} of {timer.worker}, {timer.seconds:g} s")
         for timer in timers

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from dsv4ctl.inflight.readings import DWELL
 from dsv4ctl.metrics.exposition import Exposition, Histogram
-from dsv4ctl.tuning.dwells import Block, History
+from dsv4ctl.tuning.dwells import Block, History, by_bucket
+from dsv4ctl.tuning.strata import CountedStrata, Stratum
 
 ARRIVED = "success"
 ENDED_EARLY = ("timeout", "aborted", "failed")
@@ -30,6 +31,7 @@ class Counted:
     blocks: list[Block] = field(default_factory=list)
     restarts: int = 0
     edges: tuple[float, ...] = ()
+    _strata: CountedStrata = field(default_factory=CountedStrata)
     _before: Mapping[str, Histogram] | None = None
     _before_s: float = 0.0
 
@@ -51,23 +53,25 @@ class Counted:
         self._before, self._before_s = now, at_s
         if before is None:
             self.edges = edges
+            self._strata.begin(exposition)
             return
         if edges != self.edges or any(now[name].count < before[name].count for name in before.keys() & now.keys()):
             self.restarts += 1
             self.blocks.clear()
             self.edges = edges
+            self._strata.begin(exposition)
             return
         arrived = now[ARRIVED].since(before[ARRIVED])
         ended = sum(int(now[name].since(before.get(name)).count) for name in ENDED_EARLY if name in now)
         self.blocks.append(Block(at_s - before_s, by_bucket(arrived), ended))
+        self._strata.add(exposition, at_s - before_s)
 
     @property
     def history(self) -> History:
         """What was counted since the first look, or since the worker was last started."""
         return History(self.edges, tuple(self.blocks))
 
-
-def by_bucket(histogram: Histogram) -> tuple[int, ...]:
-    """How many are in each bucket, and beyond the last finite one."""
-    counts = [int(count) for _, count in histogram.counts]
-    return tuple(count - before for count, before in zip(counts, [0, *counts], strict=False))
+    @property
+    def strata(self) -> tuple[Stratum, ...]:
+        """The same by stratum; none where the engine does not count so."""
+        return self._strata.strata(self.edges)

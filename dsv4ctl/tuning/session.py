@@ -6,43 +6,74 @@ from typing import TYPE_CHECKING
 
 from dsv4ctl.chain import read_chain
 from dsv4ctl.doctor.timer_order import order_findings, unread_findings
-from dsv4ctl.errors import ExitCode, Refused
+from dsv4ctl.errors import ExitCode, Refused, UsageError
 from dsv4ctl.live import age_text
 from dsv4ctl.timers import Timer
 from dsv4ctl.tuning.bound import Bound, NoBound, bound_of
 from dsv4ctl.tuning.dwells import History
-from dsv4ctl.tuning.recommend import Cost, NoRoom, Recommendation, cost_of, recommend
+from dsv4ctl.tuning.recommend import MARGIN, Cost, NoRoom, Recommendation, cost_of, recommend
+from dsv4ctl.tuning.recordings import joined, read_all
+from dsv4ctl.tuning.strata import judged, largest_of, outruns
+from dsv4ctl.tuning.strata_view import strata_as_data, unfounded_lines
 from dsv4ctl.tuning.view import cost_lines, show, show_recommendation
 from dsv4ctl.tuning.window import BLOCK_S, Measured, open_window
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dsv4ctl.console import Console
     from dsv4ctl.signals import Interrupts
     from dsv4ctl.targets import Target
+
+WINDOW_S = 600.0
+SHORTEST_WINDOW_S = 10.0
 
 TOLD_EVERY = 12
 """Blocks between two lines of progress."""
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """What to look at: a window of so many seconds from now on, and what was recorded before."""
+
+    window_s: float
+    recordings: "Sequence[Path]" = ()
+
+
+@dataclass(frozen=True)
 class Looked:
-    """What a window came to: a recommendation, that there is no room for one, or None; and all of it for programs."""
+    """What it came to: a recommendation, that there is no room for one, or None; and all of it for programs."""
 
     found: Recommendation | NoRoom | None
     document: dict[str, object]
 
 
-def tune(console: "Console", target: "Target", interrupts: "Interrupts", *, window_s: float) -> ExitCode:
-    """Measure for so long and say which timeout the evidence supports. Nothing is changed.
+def checked_window_s(asked_s: float | None, *, is_recorded: bool) -> float:
+    """For how long to look, where so much was asked for; by default not at all if there are recordings.
+
+    Raises:
+        UsageError: it is too short to see anything, and what was recorded before is no help.
+    """
+    window_s = (0.0 if is_recorded else WINDOW_S) if asked_s is None else asked_s
+    if window_s < SHORTEST_WINDOW_S and not (is_recorded and window_s == 0):
+        raise UsageError(
+            f"--window must be {SHORTEST_WINDOW_S:g} s or longer, not {window_s:g}",
+            hint="0 is for recordings alone: name them with --from",
+        )
+    return window_s
+
+
+def tune(console: "Console", target: "Target", interrupts: "Interrupts", evidence: Evidence) -> ExitCode:
+    """Measure and say which timeout the evidence supports. Nothing is changed.
 
     Returns OK with a recommendation, INCONCLUSIVE where the evidence does not support any.
 
     Raises:
-        UsageError: there is no prefill worker.
+        UsageError: there is no prefill worker, or a recording is none of this stack's.
         CannotLook: a worker does not say what is needed.
         Refused: no timeout that the evidence supports has room in the chain of timers.
     """
-    looked = look(console, target, interrupts, window_s=window_s)
+    looked = look(console, target, interrupts, evidence)
     found = with_room(console, looked)
     if found is None:
         return ExitCode.INCONCLUSIVE
@@ -69,25 +100,14 @@ def with_room(console: "Console", looked: Looked) -> Recommendation | None:
     return looked.found
 
 
-def look(console: "Console", target: "Target", interrupts: "Interrupts", *, window_s: float) -> Looked:
-    """Measure for so long, and show the evidence and what it recommends.
+def look(console: "Console", target: "Target", interrupts: "Interrupts", evidence: Evidence) -> Looked:
+    """Measure, and show the evidence and what it recommends.
 
     Raises:
-        UsageError: there is no prefill worker.
+        UsageError: there is no prefill worker, or a recording is none of this stack's.
         CannotLook: a worker does not say what is needed.
     """
-    blocks = 0
-
-    def told(history: History) -> None:
-        nonlocal blocks
-        blocks += 1
-        if blocks % TOLD_EVERY == 0:
-            left_s = window_s - blocks * BLOCK_S
-            console.say(f"{history.requests} requests so far, {age_text(max(0.0, left_s))} to go")
-
-    with open_window(target) as window:
-        console.say(f"looking at the inflight queue for {age_text(window_s)}")
-        measured = window.measure(window_s, sleep=interrupts.sleep, told=told)
+    measured = _measure(console, target, interrupts, evidence)
     chain = read_chain(target)
     timers = in_force(chain.timers, measured)
     bound = bound_of(measured.history)
@@ -97,7 +117,9 @@ def look(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
         show(console, measured, bound, timers)
     if isinstance(bound, NoBound):
         return Looked(None, as_data(measured, bound, timers, None))
-    found = recommend(measured.history, bound, timers)
+    strata = judged(measured.strata)
+    largest = largest_of(bound, strata)
+    found = recommend(measured.history, bound, timers, largest)
     now_s = {seconds for seconds in measured.in_force_s.values() if seconds}
     costs = [cost_of(seconds, measured.history, bound) for seconds in sorted(now_s)]
     if not console.machine:
@@ -106,9 +128,33 @@ def look(console: "Console", target: "Target", interrupts: "Interrupts", *, wind
                 console.data(f"now: {line}")
     if isinstance(found, NoRoom):
         return Looked(found, as_data(measured, bound, timers, None))
+    if unfounded := [one for one in strata if outruns(one, largest.bound, found.cost.seconds, MARGIN)]:
+        if not console.machine:
+            for line in unfounded_lines(unfounded, found.cost.seconds, largest.bound):
+                console.data(f"no recommendation: {line}")
+        names = [one.stratum.name for one in unfounded]
+        return Looked(None, as_data(measured, bound, timers, None, costs) | {"unfounded": names})
     if not console.machine:
         show_recommendation(console, found, measured)
     return Looked(found, as_data(measured, bound, timers, found.cost, costs))
+
+
+def _measure(console: "Console", target: "Target", interrupts: "Interrupts", evidence: Evidence) -> Measured:
+    blocks = 0
+    recorded = read_all(evidence.recordings, target.name)
+
+    def told(history: History) -> None:
+        nonlocal blocks
+        blocks += 1
+        if blocks % TOLD_EVERY == 0:
+            left_s = evidence.window_s - blocks * BLOCK_S
+            console.say(f"{history.requests} requests so far, {age_text(max(0.0, left_s))} to go")
+
+    with open_window(target) as window:
+        if evidence.window_s:
+            console.say(f"looking at the inflight queue for {age_text(evidence.window_s)}")
+        measured = window.measure(evidence.window_s, sleep=interrupts.sleep, told=told)
+    return replace(measured, history=joined(recorded, measured.history, BLOCK_S), recordings=recorded)
 
 
 def in_force(timers: Sequence[Timer], measured: Measured) -> tuple[Timer, ...]:
@@ -139,6 +185,11 @@ def as_data(
         "decode_waiting": {"looks": measured.looks, "with_requests_waiting": measured.waiting},
         "bound": asdict(bound) if isinstance(bound, Bound) else None,
         "why_no_bound": asdict(bound) if isinstance(bound, NoBound) else None,
+        "recordings": [
+            {"file": str(one.path), "requests": one.requests, "seconds": one.seconds, "apart_s": one.apart_s}
+            for one in measured.recordings
+        ],
+        **strata_as_data(measured, bound),
         "timers": [asdict(timer) for timer in timers],
         "in_force": [asdict(one) for one in now],
         "recommended": None if cost is None else asdict(cost),

@@ -12,9 +12,9 @@ from dsv4ctl.inflight.readings import DWELL
 from dsv4ctl.metrics.exposition import Exposition
 from dsv4ctl.tuning.binomial import share_at_most
 from dsv4ctl.tuning.bound import CONFIDENCE
-from dsv4ctl.tuning.dwells import Block, History, together
+from dsv4ctl.tuning.dwells import Block, History, by_bucket, together
 from dsv4ctl.tuning.recommend import DAY_S, Cost
-from dsv4ctl.tuning.scrapes import ARRIVED, ENDED_EARLY, by_bucket
+from dsv4ctl.tuning.scrapes import ARRIVED, ENDED_EARLY
 
 if TYPE_CHECKING:
     from dsv4ctl.targets import Target

@@ -8,6 +8,9 @@ from dsv4ctl.timers import TICK_S, Timer
 from dsv4ctl.tuning.bound import CONFIDENCE, Bound, NoBound
 from dsv4ctl.tuning.dwells import History
 from dsv4ctl.tuning.recommend import DAY_S, Cost, Recommendation, held_by_a_pin
+from dsv4ctl.tuning.recordings import recorded_lines
+from dsv4ctl.tuning.strata import judged
+from dsv4ctl.tuning.strata_view import COLUMNS, stratum_lines, stratum_rows
 from dsv4ctl.tuning.window import Measured
 
 DWELLS = (
@@ -60,6 +63,7 @@ def evidence_lines(measured: Measured, bound: Bound | NoBound) -> Iterator[str]:
         f"{history.requests} requests left the queue in {age_text(history.seconds)} "
         f"({len(history.blocks)} blocks), {history.ended} of them ended early"
     )
+    yield from recorded_lines(measured.recordings)
     if measured.restarts:
         yield f"started in the window, which begins anew with that: {', '.join(measured.restarts)}"
     yield f"decode had requests waiting at {measured.waiting} of {measured.looks} looks"
@@ -101,9 +105,14 @@ def cost_lines(cost: Cost, measured: Measured) -> Iterator[str]:
 
 
 def show(console: Console, measured: Measured, bound: Bound | NoBound, timers: Sequence[Timer]) -> None:
-    """The evidence and the chain."""
+    """The evidence, of all requests and by strata, and the chain."""
     console.table(DWELLS, dwell_rows(measured.history))
     for line in evidence_lines(measured, bound):
+        console.data(line)
+    strata = judged(measured.strata)
+    if rows := stratum_rows(strata):
+        console.table(COLUMNS, rows)
+    for line in stratum_lines(measured, strata):
         console.data(line)
     console.table(TIMERS, timer_rows(timers))
 

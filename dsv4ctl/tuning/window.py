@@ -13,7 +13,9 @@ from dsv4ctl.inflight.pages import CannotSample, Pages
 from dsv4ctl.metrics.exposition import Exposition, Unreadable, parse_exposition
 from dsv4ctl.metrics.loads import PATH, UnreadableLoads, parse_loads
 from dsv4ctl.tuning.dwells import History, together
+from dsv4ctl.tuning.recordings import Recorded
 from dsv4ctl.tuning.scrapes import Counted, NoHistogram
+from dsv4ctl.tuning.strata import Stratum, of_all
 
 if TYPE_CHECKING:
     from dsv4ctl.targets import Target
@@ -29,7 +31,8 @@ class Measured:
     """What a window has shown. `in_force_s`: the timeout of each prefill worker, by its name, as it was at the end.
     `restarts`: workers that were started in the window, which begins anew then. `waiting` of `looks` found requests in
     decode that wait for its room or its KV. `prompt_tokens`: (mean, largest bucket's edge) of the prompts in the
-    window; None where none are counted. `pool_tokens`: of the smallest prefill worker."""
+    window; None where none are counted. `pool_tokens`: of the smallest prefill worker. `strata`: none where a worker
+    does not count them, which `without_strata` names. `recordings`: what of the history was recorded before."""
 
     history: History
     in_force_s: dict[str, float]
@@ -38,6 +41,9 @@ class Measured:
     looks: int
     prompt_tokens: tuple[float, float] | None
     pool_tokens: float | None
+    strata: tuple[Stratum, ...] = ()
+    without_strata: tuple[str, ...] = ()
+    recordings: tuple[Recorded, ...] = ()
 
 
 @dataclass
@@ -128,6 +134,8 @@ class Window:
             looks=self._looks,
             prompt_tokens=_prompts(self.prefills),
             pool_tokens=min(filter(None, map(_pool, self.prefills)), default=None),
+            strata=of_all([one.counted.strata for one in self.prefills]),
+            without_strata=tuple(one.counted.worker for one in self.prefills if not one.counted.strata),
         )
 
 

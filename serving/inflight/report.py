@@ -17,6 +17,9 @@ Outcome = Literal["success", "failed", "aborted", "timeout", "requeued"]
 `requeued` is an optimistic prefill that gave its place back.
 """
 
+Stratum = Literal["first", "up_to_1MiB", "up_to_16MiB", "up_to_256MiB", "up_to_4GiB", "more"]
+"""Which requests should take about as long: those whose connection has yet to be made, the others by their KV."""
+
 
 @dataclass(frozen=True)
 class Inflight:
@@ -45,8 +48,10 @@ class Report(Protocol):
     def show(self, inflight: Inflight) -> None:
         """The queue is so now: on every change, and at least once a second while anything is in it."""
 
-    def left(self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool) -> None:
-        """A request left the queue after `dwell_s` in it."""
+    def left(
+        self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool, stratum: Stratum | None
+    ) -> None:
+        """A request left the queue after `dwell_s` in it. Health checks have no stratum, nor has what comes again."""
 
     def fired(self, state: State) -> None:
         """The watchdog ended a request that was in this state."""
@@ -60,7 +65,9 @@ class Silent:
 
     def show(self, inflight: Inflight) -> None: ...
 
-    def left(self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool) -> None: ...
+    def left(
+        self, outcome: Outcome, dwell_s: float, transferred_bytes: int, *, health_check: bool, stratum: Stratum | None
+    ) -> None: ...
 
     def fired(self, state: State) -> None: ...
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final, get_args
 
-from serving.inflight import hold, settle, timeout, told
+from serving.inflight import hold, settle, strata, timeout, told
 from serving.inflight.ledger import Entry, Ledger
 from serving.inflight.report import Inflight, Outcome, Report, State
 from serving.untyped import Untyped
@@ -228,10 +228,13 @@ class Watchdog:
             return
         self._progress_s = now
         outcome = _outcome(request, entry)
+        is_counted = outcome != "requeued" and not entry.health_check
+        stratum = strata.stratum_of(request) if is_counted else None
         size = 0
         if outcome == "success" and not entry.health_check:
             size = request.disagg_kv_sender.get_transfer_metric().transfer_total_bytes or 0
-        self.report.left(outcome, now - entry.entered_s, size, health_check=entry.health_check)
+            strata.arrived(request.disagg_kv_sender)
+        self.report.left(outcome, now - entry.entered_s, size, health_check=entry.health_check, stratum=stratum)
 
     def _reconcile(self, queue: list[Untyped], now: float) -> None:
         unstamped, gone = self.ledger.strangers(queue)

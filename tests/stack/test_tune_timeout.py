@@ -1,44 +1,58 @@
-"""tune-timeout on the running engine: no number without evidence, a fire that is seen, a change that can be undone."""
+"""tune-timeout on the running engine: strata are counted and shown, a recording is evidence, and with too little of it
+no number is named."""
 
-import json
-import random
-import signal
-from threading import Event, Thread
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
-import httpx
 import pytest
 
+from serving.cpu.tiny_model import VARIANTS
 from tests.engine import Dsv4, StackProfile
-from tests.held import Pair
-from tests.stack.faults.prompts import make_prompt
+from tests.stack.test_telemetry import Engine, ask, settled
 
 pytestmark = pytest.mark.stack
 
-SHORT_S = 5.0
-"""Longer than the heartbeat of the CPU engine."""
+COUNT = "dsv4_inflight_dwell_by_stratum_seconds_count"
+MIB = 1 << 20
+SHORT, LONG = 100, 3000
 
 
-def in_force(shared: StackProfile) -> tuple[float, float, float]:
-    pair = Pair.of(shared)
-    figures = pair.figures(pair.prefill)
-    names = ("inflight_timeout_s", "inflight_standing_timeout_s", "inflight_lease_left_s")
-    timeout_s, standing_s, left_s = (figures[name] for name in names)
-    return timeout_s, standing_s, left_s
+def arrived(shared: StackProfile) -> dict[str, float]:
+    """How many requests have arrived since prefill was started, by stratum."""
+    samples = Engine(f"http://127.0.0.1:{shared.ports[2]}").samples(COUNT)
+    return {sample.labels["stratum"]: sample.value for sample in samples if sample.labels["ended"] == "arrived"}
 
 
-def asks_short_questions(url: str, over: Event, answers: list[bool]) -> None:
-    """One after the other, until it is over; whether each was answered rightly."""
-    rng = random.Random(5)
-    with httpx.Client(timeout=60) as client:
-        while not over.is_set():
-            prompt = make_prompt(rng, rng.randint(10, 100), 3)
-            body = {"text": prompt.text, "sampling_params": {"temperature": 0, "max_new_tokens": prompt.tokens}}
-            reply = client.post(f"{url}/generate", json=body)
-            answers.append(reply.status_code == httpx.codes.OK and reply.json()["text"] == prompt.answer)
+def counted(shared: StackProfile, stratum: str, wanted: float) -> Callable[[], bool]:
+    return lambda: arrived(shared)[stratum] >= wanted
+
+
+def test_requests_are_counted_in_their_stratum_and_the_first_of_a_start_once(shared: StackProfile) -> None:
+    """The canaries have proven this stack one after the other: the first of them had the connection made."""
+    per_token = VARIANTS["tiny"].kv_bytes_per_token
+    assert SHORT * per_token <= MIB < LONG * per_token <= 16 * MIB
+    before = arrived(shared)
+    assert before["first"] == 1
+    for tokens, stratum in ((SHORT, "up_to_1MiB"), (LONG, "up_to_16MiB"), (SHORT, "up_to_1MiB")):
+        wanted = arrived(shared)[stratum] + 1
+        ask(shared.url, tokens)
+        settled(f"a request in {stratum}", counted(shared, stratum, wanted))
+    after = arrived(shared)
+    assert {stratum: after[stratum] - count for stratum, count in before.items() if after[stratum] > count} == {
+        "up_to_1MiB": 2,
+        "up_to_16MiB": 1,
+    }
 
 
 def test_with_too_little_it_says_how_much_is_missing_and_names_no_number(dsv4: Dsv4, shared: StackProfile) -> None:
-    done = dsv4.run("tune-timeout", shared.path, "--window", "12", "-o", "json")
+    with ThreadPoolExecutor() as pool:
+        looking = pool.submit(dsv4.run, "tune-timeout", shared.path, "--window", "20", "-o", "json")
+        while not looking.done():
+            for tokens in (SHORT, LONG):
+                ask(shared.url, tokens)
+        done = looking.result()
     assert done.code == 5, done.err
     result = done.document["result"]
     assert (result["bound"], result["recommended"]) == (None, None)
@@ -53,100 +67,28 @@ def test_with_too_little_it_says_how_much_is_missing_and_names_no_number(dsv4: D
         "B": ("engine", 300.0),
     }
     assert {told[letter][0] for letter in "SR"} == {"process"}
+    strata: dict[str, Any] = {one["stratum"]: one for one in result["strata"]}
+    assert strata["first"]["requests"] == 0
+    for stratum in ("up_to_1MiB", "up_to_16MiB"):
+        assert strata[stratum]["requests"] > 0
+        assert strata[stratum]["why_no_bound"]["missing"] > 0
+    assert sum(one["requests"] for one in result["strata"]) == result["requests"]
 
 
-def test_a_verification_sees_the_watchdog_fire_under_traffic_and_puts_all_back(
-    dsv4: Dsv4, shared: StackProfile
-) -> None:
-    before = in_force(shared)
-    over, answers = Event(), list[bool]()
-    client = Thread(target=asks_short_questions, args=(shared.url, over, answers))
-    client.start()
-    try:
-        done = dsv4.run(
-            *("tune-timeout", shared.path, "--verify", "--verify-with", f"{SHORT_S:g}", "--yes", "-o", "json"),
-            timeout_s=180,
-        )
-    finally:
-        over.set()
-        client.join(60)
-    assert done.code == 0, done.err
-    facts = {step["id"]: step["facts"] for step in done.document["result"]["steps"]}
-    assert facts["shorten:prefill-0"]["standing_s"] == before[0]
-    ((rid, age_s),) = facts["answer"]["ended_after_s"].items()
-    assert SHORT_S <= age_s <= SHORT_S + 2
-    assert f"rid={rid} " in facts["told:prefill-0"]["log"][0]
-    assert facts["told:prefill-0"]["counter_rose_by"] == 1
-    assert facts["clean"]["others"]["prefill-0"]["success"] > 0
-    assert facts["clean"]["others"]["prefill-0"]["timeout"] == 0
-    assert set(answers) == {True}
-    assert in_force(shared) == before
-    words = done.document["result"]["proven"]
-    assert f"ended after {age_s:.1f} s with the timeout at {SHORT_S:g} s" in words
-    assert f"{before[0]:g} s is in force again, read back" in words
-
-
-def test_ctrl_c_in_a_verification_puts_all_back(dsv4: Dsv4, shared: StackProfile) -> None:
-    before = in_force(shared)
-    with dsv4.start(
-        *("tune-timeout", shared.path, "--verify", "--verify-with", f"{SHORT_S:g}", "--yes", "-o", "jsonl")
-    ) as verifying:
-        assert verifying.stdout is not None
-        for line in verifying.stdout:
-            event = json.loads(line).get("event", {})
-            if (event.get("step"), event.get("state")) == ("fires", "begin"):
-                break
-        assert in_force(shared)[:2] == (SHORT_S, before[0])
-        verifying.send_signal(signal.SIGINT)
-        _, said = verifying.communicate(timeout=60)
-    assert verifying.returncode == 130, said
-    assert f"prefill-0 on local has {before[0]:g} s again, read back" in said
-    assert in_force(shared) == before
-
-
-def test_a_timeout_is_applied_written_and_undone(dsv4: Dsv4, shared: StackProfile) -> None:
-    before, text = in_force(shared), shared.path.read_text()
-    planned = dsv4.run("tune-timeout", shared.path, "--apply", "45", "--dry-run", "-o", "json")
-    assert planned.code == 0, planned.err
-    assert [step["id"] for step in planned.document["result"]["steps"]] == [
-        *("lease:prefill-0", "soak", "remember", "keep:prefill-0", "record", "file"),
-    ]
-    assert (in_force(shared), shared.path.read_text()) == (before, text)
-    for _ in range(2):
-        done = dsv4.run("tune-timeout", shared.path, "--apply", "45", "--soak", "1", "--yes", "-o", "json")
-        assert done.code == 0, done.err
-        assert in_force(shared) == (45, 45, 0)
-    assert done.document["result"]["applied"] is False
-    assert "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT = 45" in shared.path.read_text()
-    assert dsv4.run("status", shared.path).code == 0
-    back = dsv4.run("tune-timeout", shared.path, "--undo", "--yes", "-o", "json")
-    assert back.code == 0, back.err
-    assert (in_force(shared), shared.path.read_text()) == (before, text)
-    assert dsv4.run("tune-timeout", shared.path, "--undo", "--yes").code == 6
-
-
-def test_what_breaks_the_chain_is_refused_with_both_timers(dsv4: Dsv4, shared: StackProfile) -> None:
-    before = in_force(shared)
-    for seconds, other in (("2", "HEARTBEAT"), ("299", "WAITING")):
-        done = dsv4.run("tune-timeout", shared.path, "--apply", seconds, "--yes")
-        assert done.code == 6
-        assert "SGLANG_DSV4_PREFILL_INFLIGHT_TIMEOUT" in done.err
-        assert other in done.err
-    assert in_force(shared) == before
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--apply", "soon"),
-        ("--apply", "0.1"),
-        ("--apply", "60", "--verify"),
-        ("--undo", "--verify"),
-        ("--verify-with", "20"),
-        ("--dry-run",),
-    ],
-)
-def test_a_command_line_that_contradicts_itself_is_refused(
-    dsv4: Dsv4, shared: StackProfile, words: tuple[str, ...]
-) -> None:
-    assert dsv4.run("tune-timeout", shared.path, *words).code == 2
+def test_a_recording_is_evidence(dsv4: Dsv4, shared: StackProfile, tmp_path: Path) -> None:
+    recording = tmp_path / "watch.jsonl"
+    options = ("--interval", "0.5", "--duration", "10", "--record", str(recording))
+    with ThreadPoolExecutor() as pool:
+        watching = pool.submit(dsv4.run, "watch-inflight", shared.path, *options)
+        asked = 0
+        while not watching.done():
+            ask(shared.url, SHORT)
+            asked += 1
+        assert watching.result().code == 0, watching.result().err
+    done = dsv4.run("tune-timeout", shared.path, "--from", recording, "-o", "json")
+    assert done.code == 5, done.err
+    result = done.document["result"]
+    (read,) = result["recordings"]
+    assert 0 < read["requests"] == result["requests"] <= asked
+    assert result["ended_early"] == 0
+    assert dsv4.run("tune-timeout", shared.path, "--from", recording, "--from", recording).code == 2

@@ -52,7 +52,10 @@ def test_what_the_report_says_is_so(seen: dict[str, Any]) -> None:
         "ended": [0.0, 1.0],
         "none left": [0.0, 0.0],
     }
-    assert seen["transferred"] == [[1, 2], [["success", 300], ["failed", 0], ["timeout", 0]]]
+    assert seen["transferred"] == [
+        [1, 2],
+        [["success", 300, "first"], ["failed", 0, "first"], ["timeout", 0, "up_to_1MiB"]],
+    ]
     assert seen["which_is_the_oldest"] == {
         "the same": True,
         "told apart": True,
@@ -146,3 +149,30 @@ def test_pages_that_a_silent_prefill_may_write_into_are_kept_until_it_has_ended(
         "silent for long": kept,
         "ended": [0, ["request"]],
     }
+
+
+@pytest.mark.parametrize("backend", ["nixl", "mooncake"])
+def test_the_first_is_who_is_sent_before_anything_has_arrived_over_its_connection(
+    seen: dict[str, Any], backend: str
+) -> None:
+    size = "up_to_1MiB"
+    assert seen["who_is_the_first"][backend] == {
+        "fails": "first",
+        "arrives": "first",
+        "the next": size,
+        "another decode": ["first", size],
+        "registered anew under way": "first",
+        "and the next": size,
+        "two at once": ["first", "first"],
+        "one of two ranks is new": ["first", size],
+        "nothing is sent to the new one": size,
+    }
+
+
+def test_a_connection_that_nixl_makes_anew_has_its_first_as_well(seen: dict[str, Any]) -> None:
+    assert seen["a_connection_that_nixl_makes_anew"] == ["first", "up_to_1MiB", "first", "up_to_1MiB"]
+
+
+def test_strata_are_by_the_pages_that_decode_has_not_got(seen: dict[str, Any]) -> None:
+    by_size = ["up_to_1MiB", "up_to_1MiB", "up_to_16MiB", "up_to_16MiB", "up_to_256MiB", "up_to_4GiB", "more"]
+    assert seen["strata_by_size"] == [by_size, "up_to_1MiB", 2 << 16, "up_to_1MiB"]

@@ -15,10 +15,20 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from serving import loads
-from serving.inflight.report import Inflight, Outcome, Report, State
+from serving.inflight.report import Inflight, Outcome, Report, State, Stratum
 from serving.patches import live_loads
 from serving.patches import telemetry as telemetry_patch
-from serving.telemetry import DWELL_BUCKETS_S, Both, HoldMetrics, Holds, InflightMetrics, Metrics, Reading
+from serving.telemetry import (
+    DWELL_BUCKETS_S,
+    ENDED,
+    STRATA,
+    Both,
+    HoldMetrics,
+    Holds,
+    InflightMetrics,
+    Metrics,
+    Reading,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 LABELS = {"model_name": "tiny", "engine_type": "prefill", "tp_rank": 0, "pp_rank": 0}
@@ -74,6 +84,9 @@ def test_what_has_never_happened_is_exported_as_zero(exported: Exported) -> None
     for outcome in OUTCOMES:
         assert exported.value("dsv4_inflight_dwell_seconds_count", outcome=outcome) == 0
         assert exported.value("dsv4_inflight_health_checks_left_total", outcome=outcome) == 0
+    for stratum in STRATA:
+        for ended in ENDED:
+            assert exported.value("dsv4_inflight_dwell_by_stratum_seconds_count", stratum=stratum, ended=ended) == 0
 
 
 def test_an_empty_queue_is_zeros_and_the_timeout(exported: Exported) -> None:
@@ -115,8 +128,8 @@ def test_a_pinned_queue_is_shown_and_an_empty_one_after_it(exported: Exported) -
 
 def test_a_health_check_is_no_traffic(exported: Exported) -> None:
     report = InflightMetrics(exported.metrics)
-    report.left("success", 0.004, 0, health_check=True)
-    report.left("success", 0.02, 4096, health_check=False)
+    report.left("success", 0.004, 0, health_check=True, stratum=None)
+    report.left("success", 0.02, 4096, health_check=False, stratum="up_to_1MiB")
     assert exported.value("dsv4_inflight_health_checks_left_total", outcome="success") == 1
     assert exported.value("dsv4_inflight_dwell_seconds_count", outcome="success") == 1
     assert exported.value("dsv4_inflight_dwell_seconds_sum", outcome="success") == 0.02
@@ -134,25 +147,42 @@ def test_each_fire_is_counted_under_its_state(exported: Exported) -> None:
     assert exported.value("dsv4_inflight_unstamped_total") == 1
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(OUTCOMES), st.floats(0, 3000), st.integers(0, 1 << 40)), max_size=30))
-def test_every_request_is_in_one_histogram_and_its_right_bucket(left: list[tuple[Outcome, float, int]]) -> None:
-    exported = Exported()
-    report = InflightMetrics(exported.metrics)
-    for outcome, dwell_s, size in left:
-        report.left(outcome, dwell_s, size, health_check=False)
-    within = {
-        (sample.labels["outcome"], float(sample.labels["le"])): sample.value
+Left = tuple[Outcome, float, int, Stratum]
+lefts = st.tuples(st.sampled_from(OUTCOMES), st.floats(0, 3000), st.integers(0, 1 << 40), st.sampled_from(STRATA))
+
+
+def buckets(exported: Exported, name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    """The buckets of a histogram by these labels and the bucket's edge."""
+    return {
+        (*(sample.labels[label] for label in labels), sample.labels["le"]): sample.value
         for family in exported.registry.collect()
         for sample in family.samples
-        if sample.name == "dsv4_inflight_dwell_seconds_bucket"
+        if sample.name == f"{name}_bucket"
     }
-    assert within == {
-        (outcome, bucket): sum(ended == outcome and dwell_s <= bucket for ended, dwell_s, _ in left)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(lefts, max_size=30))
+def test_every_request_is_in_one_histogram_and_its_right_bucket(left: list[Left]) -> None:
+    exported = Exported()
+    report = InflightMetrics(exported.metrics)
+    for outcome, dwell_s, size, stratum in left:
+        report.left(outcome, dwell_s, size, health_check=False, stratum=None if outcome == "requeued" else stratum)
+    edges = {"+Inf" if math.isinf(edge) else str(edge): edge for edge in (*DWELL_BUCKETS_S, math.inf)}
+    assert buckets(exported, "dsv4_inflight_dwell_seconds", "outcome") == {
+        (outcome, text): sum(ended == outcome and dwell_s <= edge for ended, dwell_s, _, _ in left)
         for outcome in OUTCOMES
-        for bucket in (*DWELL_BUCKETS_S, math.inf)
+        for text, edge in edges.items()
     }
-    assert exported.value("dsv4_transferred_bytes_total") == sum(size for _, _, size in left)
+    arrived = [(stratum, dwell_s) for outcome, dwell_s, _, stratum in left if outcome == "success"]
+    early = [(stratum, dwell_s) for outcome, dwell_s, _, stratum in left if outcome not in ("success", "requeued")]
+    assert buckets(exported, "dsv4_inflight_dwell_by_stratum_seconds", "stratum", "ended") == {
+        (stratum, ended, text): sum(of == stratum and dwell_s <= edge for of, dwell_s in those)
+        for stratum in STRATA
+        for ended, those in (("arrived", arrived), ("early", early))
+        for text, edge in edges.items()
+    }
+    assert exported.value("dsv4_transferred_bytes_total") == sum(size for _, _, size, _ in left)
 
 
 def test_the_buckets_go_from_a_millisecond_to_twenty_minutes() -> None:
@@ -260,8 +290,8 @@ def test_a_load_carries_the_figures_and_their_time(clock: Clock) -> None:
     report: Report = Both(published, InflightMetrics(Exported().metrics))
     report.show(PINNED)
     report.fired("transferring")
-    report.left("timeout", 30.0, 0, health_check=False)
-    report.left("success", 0.1, 0, health_check=True)
+    report.left("timeout", 30.0, 0, health_check=False, stratum="more")
+    report.left("success", 0.1, 0, health_check=True, stratum=None)
     report.unstamped()
     assert published.section() == {
         "by_state": {"transferring": 2, "bootstrapping": 1},
@@ -355,7 +385,7 @@ def test_the_page_of_metrics_has_every_metric_and_no_other() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     listed = {line.split("`")[1].partition("{")[0] for line in page.splitlines() if line.startswith("| `dsv4_")}
     assert listed == names
-    for value in (*STATES, *OUTCOMES):
+    for value in (*STATES, *OUTCOMES, *STRATA, *ENDED):
         assert f"`{value}`" in page
 
 
