@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsv4ctl.metrics.loads import PATH as LOADS
 from dsv4ctl.metrics.loads import UnreadableLoads, parse_loads
-from dsv4ctl.profile.schema import ROUTER, Role
+from dsv4ctl.profile.schema import Role
 from dsv4ctl.restart.running import Running, read_running
 from dsv4ctl.supervisors.base import UnitState
 from dsv4ctl.timers import Timer, timers_of
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PATH = "/server_info"
 HTTP_TIMEOUT_S = 5.0
 
+_ASKED = frozenset({Role.PREFILL.value, Role.DECODE.value})
 _FIGURES = {"T": "inflight_timeout_s", "B": "bootstrap_timeout_s", "W": "waiting_timeout_s"}
 _HEARTBEAT = ("heartbeat_interval_s", "heartbeat_failures")
 
@@ -58,7 +59,7 @@ def read_chain(target: "Target") -> Chain:
         started, lacking = _started_with(one)
         unread += lacking
         figures: tuple[Mapping[str, object], ...] = ()
-        if one.state is UnitState.RUNNING and one.record.role != ROUTER:
+        if one.state is UnitState.RUNNING and one.record.role in _ASKED:
             try:
                 figures = _ask(target.fleet[one.host], one)
             except NotTold as error:
@@ -149,10 +150,15 @@ def _started_with(one: Running) -> tuple[tuple[Timer, ...], list[Unread]]:
 
 
 def _ask(place: "Place", one: Running) -> tuple[Mapping[str, object], ...]:
-    return told(_get(place, f"http://{one.record.listen}:{one.record.port}{PATH}"))
+    from dsv4ctl.probe.hops import headers_of
+    from dsv4ctl.restart.proving import flag_of
+
+    # The record has a fingerprint in place of the key, and the process the key itself.
+    headers = headers_of(flag_of(one.argv or (), "--api-key"))
+    return told(_get(place, f"http://{one.record.listen}:{one.record.port}{PATH}", headers))
 
 
-def _get(place: "Place", url: str) -> Any:  # noqa: ANN401 - whatever JSON may hold
+def _get(place: "Place", url: str, headers: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - whatever JSON may hold
     """What a worker answers.
 
     Raises:
@@ -162,7 +168,7 @@ def _get(place: "Place", url: str) -> Any:  # noqa: ANN401 - whatever JSON may h
 
     try:
         with place.host.http(timeout_s=HTTP_TIMEOUT_S) as client:
-            response = client.get(url)
+            response = client.get(url, headers=headers)
     except httpx.HTTPError as error:
         raise NotTold(str(error) or type(error).__name__) from error
     if response.status_code != httpx.codes.OK:

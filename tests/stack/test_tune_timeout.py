@@ -3,6 +3,7 @@
 import pytest
 
 from tests.engine import Dsv4, StackProfile
+from tests.held import Pair
 
 pytestmark = pytest.mark.stack
 
@@ -23,3 +24,19 @@ def test_with_too_little_it_says_how_much_is_missing_and_names_no_number(dsv4: D
         "B": ("engine", 300.0),
     }
     assert {told[letter][0] for letter in "SR"} == {"process"}
+
+
+def test_a_timeout_that_was_changed_on_the_running_engine_is_drift(dsv4: Dsv4, shared: StackProfile) -> None:
+    pair = Pair.of(shared)
+    assert pair.set_timeout(15)
+    try:
+        changed = dsv4.run("status", shared.path, "-o", "json")
+    finally:
+        assert pair.set_timeout(60)
+    (finding,) = changed.document["findings"]
+    assert (finding["code"], finding["evidence"]["planned"], finding["evidence"]["running"]) == (
+        "CONFIG_DRIFT",
+        "60",
+        "15",
+    )
+    assert dsv4.run("status", shared.path, "-o", "json").document["findings"] == []
