@@ -10,7 +10,9 @@ from dsv4ctl.engine_keys import keys_of
 from dsv4ctl.errors import CannotLook
 from dsv4ctl.metrics.loads import PATH as LOADS
 from dsv4ctl.metrics.loads import UnreadableLoads, parse_loads
-from dsv4ctl.profile.schema import ROUTER, Role
+from dsv4ctl.probe.hops import headers_of
+from dsv4ctl.profile.schema import Role
+from dsv4ctl.restart.proving import flag_of
 from dsv4ctl.restart.running import Running, read_running
 from dsv4ctl.supervisors.base import UnitState
 from dsv4ctl.timers import Timer, timers_of
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 PATH = "/server_info"
 HTTP_TIMEOUT_S = 5.0
 
+_ASKED = frozenset({Role.PREFILL.value, Role.DECODE.value})
 _FIGURES = {"T": "inflight_timeout_s", "B": "bootstrap_timeout_s", "W": "waiting_timeout_s"}
 _HEARTBEAT = ("heartbeat_interval_s", "heartbeat_failures")
 
@@ -60,7 +63,7 @@ def read_chain(target: "Target") -> Chain:
         started, lacking = _started_with(one)
         unread += lacking
         figures: tuple[Mapping[str, object], ...] = ()
-        if one.state is UnitState.RUNNING and one.record.role != ROUTER:
+        if one.state is UnitState.RUNNING and one.record.role in _ASKED:
             try:
                 figures = _ask(target.fleet[one.host], one)
             except NotTold as error:
@@ -111,8 +114,8 @@ def told_timeout_s(place: "Place", record: "WorkerRecord") -> float | None:
     if record.role != Role.PREFILL.value:
         return None
     try:
-        loads = parse_loads(_get(place, record, LOADS))
-    except (NotTold, UnreadableLoads):
+        loads = parse_loads(_get(place, record, LOADS, keys_of(place, record, "--api-key")))
+    except (NotTold, UnreadableLoads, CannotLook):
         return None
     told_s = [load.dsv4.get("standing_timeout_s", load.dsv4.get("timeout_s")) for load in loads]
     values = [seconds for each in told_s if (seconds := _number(each)) is not None]
@@ -153,11 +156,12 @@ def _started_with(one: Running) -> tuple[tuple[Timer, ...], list[Unread]]:
 
 
 def _ask(place: "Place", one: Running) -> tuple[Mapping[str, object], ...]:
-    return told(_get(place, one.record, PATH))
+    # The record has a fingerprint in place of the key, and the process the key itself.
+    return told(_get(place, one.record, PATH, headers_of(flag_of(one.argv or (), "--api-key"))))
 
 
-def _get(place: "Place", record: "WorkerRecord", path: str) -> Any:  # noqa: ANN401 - whatever JSON may hold
-    """What a worker answers to those who have its key.
+def _get(place: "Place", record: "WorkerRecord", path: str, headers: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
+    """What a worker answers.
 
     Raises:
         NotTold
@@ -165,10 +169,9 @@ def _get(place: "Place", record: "WorkerRecord", path: str) -> Any:  # noqa: ANN
     import httpx
 
     try:
-        headers = keys_of(place, record, "--api-key")
         with place.host.http(timeout_s=HTTP_TIMEOUT_S) as client:
-            response = client.get(f"http://{record.listen}:{record.port}{path}", headers=headers)
-    except (httpx.HTTPError, CannotLook) as error:
+            response = client.get(f"http://{record.listen}:{record.port}{path}", headers=dict(headers))
+    except httpx.HTTPError as error:
         raise NotTold(str(error) or type(error).__name__) from error
     if response.status_code != httpx.codes.OK:
         raise NotTold(f"{response.url.path} answers {response.status_code}")

@@ -10,6 +10,7 @@ import pytest
 
 from serving.cpu.tiny_model import VARIANTS
 from tests.engine import Dsv4, StackProfile
+from tests.held import Pair
 from tests.stack.test_telemetry import Engine, ask, settled
 
 pytestmark = pytest.mark.stack
@@ -92,3 +93,19 @@ def test_a_recording_is_evidence(dsv4: Dsv4, shared: StackProfile, tmp_path: Pat
     assert 0 < read["requests"] == result["requests"] <= asked
     assert result["ended_early"] == 0
     assert dsv4.run("tune-timeout", shared.path, "--from", recording, "--from", recording).code == 2
+
+
+def test_a_timeout_that_was_changed_on_the_running_engine_is_drift(dsv4: Dsv4, shared: StackProfile) -> None:
+    pair = Pair.of(shared)
+    assert pair.set_timeout(15)
+    try:
+        changed = dsv4.run("status", shared.path, "-o", "json")
+    finally:
+        assert pair.set_timeout(60)
+    (finding,) = changed.document["findings"]
+    assert (finding["code"], finding["evidence"]["planned"], finding["evidence"]["running"]) == (
+        "CONFIG_DRIFT",
+        "60",
+        "15",
+    )
+    assert dsv4.run("status", shared.path, "-o", "json").document["findings"] == []

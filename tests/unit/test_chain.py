@@ -1,7 +1,7 @@
 """The timers of a stack as its processes have them, and what is said of one that cannot be asked."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import httpx
@@ -136,6 +136,16 @@ def test_of_several_ranks_the_one_that_waits_longest_counts_and_off_is_for_ever(
 def test_a_figure_that_is_none_is_not_taken(value: object) -> None:
     timers = timers_of("prefill-0", "prefill", {}, ())
     assert tuple(with_told(timers, ({"inflight_timeout_s": value},))) == timers
+
+
+def test_an_engine_with_a_key_is_asked_with_that_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        knows = request.headers.get("authorization") == "Bearer k1"
+        return info({"bootstrap_timeout_s": 20})(request) if knows else httpx.Response(401)
+
+    one = runs("prefill-0", {}, {})
+    stands(monkeypatch, replace(one, argv=("python", "--api-key", "k1")))
+    assert shown(read_chain(target(answer)).timers)["B"] == (20.0, "engine")
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"internal_states": 1}])
