@@ -51,6 +51,8 @@ def queue_of_load(load: Load, written_age_s: float | None) -> Queue | None:
         timeout_s=_number(section, "timeout_s"),
         fires=int(section["fires_total"]) if "fires_total" in section else None,
         left=float(sum(section["left_total"].values())) if "left_total" in section else None,
+        published_at=load.published_at,
+        refreshed_at=_number(section, "refreshed_at"),
     )
 
 

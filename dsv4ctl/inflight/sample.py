@@ -27,7 +27,9 @@ class Queue:
     `written_age_s`: how long ago the engine wrote the figures, None where the source does not say. `oldest_id` names
     the oldest request: the same on two samples is the same request. `fires` counts those that the watchdog has ended
     since the engine started, `left` all that have left this rank's queue; None where that is not known of a rank.
-    `timeout_s` is the watchdog's deadline, 0 when it is off.
+    `timeout_s` is the watchdog's deadline, 0 when it is off. `published_at`: when the scheduler published what has
+    left; `refreshed_at`: when it last wrote the other figures, which it leaves alone while the queue is empty. Unix
+    times of the worker's host, which compare with each other alone; None where the engine does not say so.
     """
 
     source: Source
@@ -44,6 +46,8 @@ class Queue:
     timeout_s: float | None = None
     fires: int | None = None
     left: float | None = None
+    published_at: float | None = None
+    refreshed_at: float | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ from dsv4ctl.tuning.scrapes import ARRIVED, ENDED_EARLY
 SHOWN_WITHIN_S = 0.05
 """How late the engine may be in showing a change of its queue (docs/metrics.md)."""
 
+UNCHANGED = 0.9
+"""Figures whose age has grown by more than this part of the time between two looks may be the same ones."""
+
 MOST_APART_S = 60.0
 """Looks further apart say nothing that a timeout could be made from."""
 
@@ -42,6 +45,11 @@ class Stays:
     arrived: Mapping[float, int]
     ended: int
 
+    @property
+    def requests(self) -> int:
+        """All that left."""
+        return sum(self.arrived.values()) + self.ended
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -58,12 +66,13 @@ class Recorded:
     @property
     def requests(self) -> int:
         """All that left."""
-        return sum(sum(one.arrived.values()) + one.ended for stays in self.workers.values() for one in stays)
+        return sum(one.requests for stays in self.workers.values() for one in stays)
 
     @property
     def apart_s(self) -> float:
         """The shortest time that is told apart."""
-        return APART * statistics.median(one.took_s for stays in self.workers.values() for one in stays)
+        with_requests = [one.took_s for stays in self.workers.values() for one in stays if one.requests]
+        return APART * max(self.interval_s, statistics.median(with_requests or [0.0]))
 
     def history(self, edges: tuple[float, ...], block_s: float) -> History:
         """As a history in these buckets, in blocks of so many seconds, or of the distance of two looks."""
@@ -165,13 +174,20 @@ def _stays(worker: str, samples: Sequence[Sample]) -> tuple[Stays, ...]:
     """From look to look of one worker, since it was last started."""
     found: list[Stays] = []
     before: Sample | None = None
+    age_s: float | None = None
     for sample in samples:
         if sample.worker != worker or not _says_all(sample):
             continue
-        if before is not None and _is_another_start(before, sample):
+        if before is None or _is_another_start(before, sample):
             found.clear()
-        elif before is not None:
-            found.append(_between(before, sample))
+            age_s = None
+        else:
+            took_s = _by_its_clock(before, sample)
+            if took_s is None and age_s is not None:
+                took_s = _answered_s(sample) - _answered_s(before) + age_s
+            if took_s is not None:
+                found.append(_between(before, sample, took_s + SHOWN_WITHIN_S))
+            age_s = _oldest_age_s(before, sample, age_s)
         before = sample
     return tuple(found)
 
@@ -197,10 +213,44 @@ def _is_another_start(before: Sample, after: Sample) -> bool:
     )
 
 
-def _between(before: Sample, after: Sample) -> Stays:
-    """What left between two looks."""
-    written_s = max(queue.written_age_s or 0.0 for queue in before.queues)
-    took_s = after.at_s - before.at_s + after.round_trip_s + written_s + SHOWN_WITHIN_S
+def _by_its_clock(before: Sample, after: Sample) -> float | None:
+    """From the figures of a look to what had left at the next, by the worker's own stamps; None where it gave none, or
+    its clock was set back."""
+    stamps = {queue.dp_rank: queue.published_at for queue in after.queues}
+    seconds: list[float] = []
+    for queue in before.queues:
+        end_s = stamps.get(queue.dp_rank)
+        began_s = queue.refreshed_at if queue.count else queue.published_at
+        if end_s is None or began_s is None or queue.published_at is None or end_s < queue.published_at:
+            return None
+        seconds.append(end_s - began_s)
+    return max(seconds)
+
+
+def _answered_s(sample: Sample) -> float:
+    return sample.at_s + sample.round_trip_s
+
+
+def _oldest_age_s(before: Sample, sample: Sample, age_s: float | None) -> float | None:
+    """How old the figures of a look may be, where it has no stamps; None before any were seen to change, and where
+    several ranks have their own.
+
+    What a recording says of their age is right to some seconds at best: it is by the Date of an answer. But figures
+    that have changed are younger than the look before, and those that have not have become older by the time since.
+    """
+    if len(sample.queues) != 1 or len(before.queues) != 1:
+        return None
+    since_s = _answered_s(sample) - _answered_s(before)
+    written_s, written_before_s = (
+        max(queue.written_age_s or 0.0 for queue in look.queues) for look in (sample, before)
+    )
+    if written_s - written_before_s > UNCHANGED * since_s:
+        return None if age_s is None else age_s + since_s
+    return since_s + before.round_trip_s + written_s
+
+
+def _between(before: Sample, after: Sample, took_s: float) -> Stays:
+    """What left between two looks, which are so far apart."""
     oldest_s = max((queue.oldest_age_s or 0.0 for queue in before.queues if queue.count), default=0.0)
     arrived = _more(before, after, ARRIVED)
     may_be_old = min(arrived, sum(queue.count for queue in before.queues))
