@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dsv4ctl.engine_keys import keys_of
+from dsv4ctl.engine_keys import headers_by, keys_of
 from dsv4ctl.errors import CannotLook
 from dsv4ctl.metrics.loads import PATH as LOADS
 from dsv4ctl.metrics.loads import UnreadableLoads, parse_loads
-from dsv4ctl.probe.hops import headers_of
 from dsv4ctl.profile.schema import Role
-from dsv4ctl.restart.proving import flag_of
 from dsv4ctl.restart.running import Running, read_running
 from dsv4ctl.supervisors.base import UnitState
 from dsv4ctl.timers import Timer, timers_of
@@ -157,7 +155,7 @@ def _started_with(one: Running) -> tuple[tuple[Timer, ...], list[Unread]]:
 
 def _ask(place: "Place", one: Running) -> tuple[Mapping[str, object], ...]:
     # The record has a fingerprint in place of the key, and the process the key itself.
-    return told(_get(place, one.record, PATH, headers_of(flag_of(one.argv or (), "--api-key"))))
+    return told(_get(place, one.record, PATH, headers_by(one.argv or ())))
 
 
 def _get(place: "Place", record: "WorkerRecord", path: str, headers: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON

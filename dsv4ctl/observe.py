@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dsv4ctl.errors import HostUnreachable, OperationFailed
+from dsv4ctl.engine_keys import keys_of
+from dsv4ctl.errors import CannotLook, HostUnreachable, OperationFailed
 from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.loglines import FirstError, LogDigest
 from dsv4ctl.procfs import still_there
@@ -213,13 +214,14 @@ class Watch:
         # Neither is a health check: /health of a prefill worker sends a request through its inflight queue.
         path = "/workers" if record.role == ROUTER else "/model_info"
         try:
-            response = client.get(f"http://{record.listen}:{record.port}{path}")
+            headers = {} if record.role == ROUTER else keys_of(place, record, "--api-key")
+            response = client.get(f"http://{record.listen}:{record.port}{path}", headers=headers)
             if response.status_code != 200:
                 return False
             if record.role != ROUTER:
                 return True
             listed = response.json().get("workers", [])
-        except (httpx.HTTPError, ValueError):
+        except (httpx.HTTPError, ValueError, CannotLook):
             return False
         engines = sum(worker.role != ROUTER for _, worker in self._workers.values())
         return sum(bool(worker.get("is_healthy")) for worker in listed) >= engines

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from dsv4ctl.canary import ask, make_prompt
+from dsv4ctl.engine_keys import headers_by
 from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed, VerificationFailed
 from dsv4ctl.fleet import Fleet, Place
 from dsv4ctl.gpu_indices import IndexMemory
@@ -301,6 +302,8 @@ class _Canary(Always):
         prompt = make_prompt(tokens, characters_per_token=canary.characters_per_token, rng=self.context.rng)
         place = self.context.fleet[stack.entry.host]
         with place.host.http(timeout_s=self.step.deadline_s) as client:
+            # A router hands a client's key on to the engines.
+            client.headers.update(headers_by(stack.engines[0].argv))
             try:
                 answered = ask(client, stack.entry.url, stack.served_model, prompt, request=canary.request)
             except OperationFailed as error:

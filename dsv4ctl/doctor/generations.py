@@ -4,15 +4,15 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dsv4ctl.engine_keys import keys_of
 from dsv4ctl.findings import Finding
 from dsv4ctl.probe.conduct import Conduct, Record, questions_of
-from dsv4ctl.probe.hops import Caller, headers_of, stack_hops
+from dsv4ctl.probe.hops import Caller, stack_hops
 from dsv4ctl.probe.link import Endpoint
 from dsv4ctl.probe.report import findings_of
 from dsv4ctl.probe.tally import tally
 from dsv4ctl.probe.verdict import Verdict, judge
 from dsv4ctl.probe.wire import Dialler
-from dsv4ctl.restart.proving import flag_of
 
 if TYPE_CHECKING:
     from dsv4ctl.profile.schema import Canary
@@ -37,11 +37,9 @@ def generate(target: "Target", canary: "Canary", interrupts: "Interrupts", rng: 
         Interrupted: the person wants to end.
     """
     hops = stack_hops(target.records, 0)
-    workers = [worker for _, record in target.records for worker in record.workers]
-    keys = [key for worker in workers if (key := flag_of(worker.argv, "--api-key"))]
-    questions = replace(
-        questions_of(target.records[0][1].served_model, canary), headers=headers_of(keys[0] if keys else None)
-    )
+    asked = ((target.fleet[host], worker) for host, record in target.records for worker in record.workers)
+    keys = next(filter(None, (keys_of(place, worker, "--api-key") for place, worker in asked)), {})
+    questions = replace(questions_of(target.records[0][1].served_model, canary), headers=keys)
     record = Record(lambda _: None)
     hosts = {place.host for hop in hops for place in hop.places}
     diallers = {host: Dialler(target.fleet[host].host, interrupts.check) for host in hosts}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dsv4ctl.doctor.asking import Question, ask
+from dsv4ctl.engine_keys import flag_of
 from dsv4ctl.findings import Finding, Severity
-from dsv4ctl.restart.proving import flag_of
 
 if TYPE_CHECKING:
     from dsv4ctl.facts import HostFacts

@@ -5,7 +5,7 @@ engine, and cost as much of our processor as all the rest of a look.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,15 @@ class Answer:
 class Pages:
     """The pages below a URL, over connections that are kept."""
 
-    def __init__(self, url: str, transport: "httpx.BaseTransport", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        url: str,
+        transport: "httpx.BaseTransport",
+        clock: Callable[[], float] = time.monotonic,
+        keys: Mapping[str, str] | None = None,
+    ) -> None:
         self.url = url
+        self._keys = keys or {}
         self._transport = transport
         self._clock = clock
         self._requests: dict[str, httpx.Request] = {}
@@ -88,7 +95,7 @@ class Pages:
             import httpx
 
             # Nothing here unpacks what an engine might compress.
-            headers = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "dsv4ctl"}
+            headers = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "dsv4ctl", **self._keys}
             timeout = httpx.Timeout(PART_WITHIN_S).as_dict()
             self._requests[path] = httpx.Request(
                 "GET", self.url + path, headers=headers, extensions={"timeout": timeout}

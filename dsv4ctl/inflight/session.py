@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from dsv4ctl.console import Console, make_table
+from dsv4ctl.engine_keys import keys_of
 from dsv4ctl.errors import Interrupted, OperationFailed, UsageError
 from dsv4ctl.inflight.collect import DecodeLook, PrefillLook
 from dsv4ctl.inflight.judge import Judge, Limits
@@ -89,7 +90,8 @@ def open_looks(target: "Target", clock: Callable[[], float] = time.monotonic) ->
             place = target.fleet[host]
             if worker.role not in ("prefill", "decode"):
                 continue
-            pages = Pages(f"http://{worker.listen}:{worker.port}", place.host.transport(), clock)
+            keys = keys_of(place, worker, "--api-key")
+            pages = Pages(f"http://{worker.listen}:{worker.port}", place.host.transport(), clock, keys)
             exits.callback(pages.close)
             if worker.role == "prefill":
                 look = PrefillLook(worker.name, pages, began_s, _log_of(place, worker), clock)

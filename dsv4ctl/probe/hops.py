@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -221,8 +221,3 @@ class _Half(threading.Thread):
             self.reply = self._link.ask(self._ask)
         except BaseException as error:  # noqa: BLE001 (it is raised where the halves are joined)
             self.error = error
-
-
-def headers_of(api_key: str | None) -> Mapping[str, str]:
-    """What every request carries besides."""
-    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}

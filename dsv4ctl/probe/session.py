@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsv4ctl.console import Console
+from dsv4ctl.engine_keys import headers_of
 from dsv4ctl.errors import ExitCode, Interrupted, NothingRunning, Refused, UsageError
 from dsv4ctl.findings import Finding, Severity
 from dsv4ctl.hosts.connect import LOCAL, open_host
 from dsv4ctl.probe.conduct import Conduct, Questions, Record, most_requests, questions_of
-from dsv4ctl.probe.hops import Caller, Hop, Place, covering, headers_of, on_cpu, stack_hops, via_hops
+from dsv4ctl.probe.hops import Caller, Hop, Place, covering, on_cpu, stack_hops, via_hops
 from dsv4ctl.probe.link import Endpoint
 from dsv4ctl.probe.outcome import Exchange
 from dsv4ctl.probe.report import (

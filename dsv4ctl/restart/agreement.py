@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dsv4ctl.engine_keys import headers_by
 from dsv4ctl.findings import Finding, Severity
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def settings_of(
     import httpx
 
     try:
-        response = client.get(f"{url}{PATH}")
+        response = client.get(f"{url}{PATH}", headers=headers_by(argv or ()))
         if response.status_code == 200:
             told: Mapping[str, Any] = response.json()
             names = (*_ALIKE, *_BETTER_ALIKE)

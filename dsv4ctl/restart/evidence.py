@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dsv4ctl.engine_keys import headers_by
 from dsv4ctl.errors import Dsv4Error
 from dsv4ctl.fleet import Place
 from dsv4ctl.hosts.base import FileLog, JournalLog
@@ -117,7 +118,9 @@ def worker_pieces(place: Place, one: Running) -> list[Piece]:
         text = _env_text(one.environ).encode(), "\n".join(redact_argv(one.argv)).encode() + b"\n"
         pieces += [(f"{folder}/env.txt", lambda: text[0]), (f"{folder}/argv.txt", lambda: text[1])]
     if one.alive:
-        pieces += [(f"{folder}/{name}", _asking(place, url + path)) for name, path in asked.items()]
+        pieces += [
+            (f"{folder}/{name}", _asking(place, url + path, headers_by(one.argv or ()))) for name, path in asked.items()
+        ]
     if one.record.role != ROUTER:
         pieces += [(f"{folder}/stacks-{pid}.txt", _stacks(place, pid)) for pid in one.pids]
     return pieces
@@ -130,9 +133,10 @@ _ENGINE_PATHS: Mapping[str, str] = {
 }
 
 
-def _asking(place: Place, url: str) -> Callable[[], bytes]:
+def _asking(place: Place, url: str, headers: Mapping[str, str]) -> Callable[[], bytes]:
     def ask() -> bytes:
         with place.host.http(timeout_s=_HTTP_TIMEOUT_S) as client:
+            client.headers.update(headers)
             return _body(client, url)
 
     return ask

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dsv4ctl.engine_keys import headers_by
 from dsv4ctl.errors import CannotLook, DeadlineExceeded, VerificationFailed
 from dsv4ctl.plan import Facts, Step
 from dsv4ctl.probe.conduct import Conduct, Questions, Record, questions_of
-from dsv4ctl.probe.hops import Caller, Hop, headers_of
+from dsv4ctl.probe.hops import Caller, Hop
 from dsv4ctl.probe.link import Endpoint
 from dsv4ctl.probe.outcome import Exchange
 from dsv4ctl.probe.wire import Dialler
@@ -56,7 +57,7 @@ class Proving:
         before = self._losses(hop)
         questions = replace(
             questions_of(restarting.scope.stack.served_model, context.canary),
-            headers=headers_of(flag_of(workers[hop.server.name].argv, "--api-key")),
+            headers=headers_by(workers[hop.server.name].argv),
         )
         exchanges = self._asked(hop, questions)
         for _ in range(_LOSSES):
@@ -179,16 +180,6 @@ def registered(engines: Sequence[Worker], was: Sequence[Registered]) -> tuple[Re
         old = known.get(engine.url)
         found.append(Registered("", engine.url, kind, True, {**(old.more if old else {}), **more}))
     return tuple(found)
-
-
-def flag_of(argv: Sequence[str], flag: str) -> str | None:
-    """The value of a flag in a command line; None where it is not given."""
-    for at, word in enumerate(argv):
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-        if word == flag and at + 1 < len(argv):
-            return argv[at + 1]
-    return None
 
 
 def _is_wrong(exchange: Exchange) -> bool:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dsv4ctl.engine_keys import flag_of, headers_by, headers_of
 from dsv4ctl.errors import DeadlineExceeded, HostUnreachable, OperationFailed
 from dsv4ctl.fleet import Fleet
 from dsv4ctl.metrics.loads import PATH, UnreadableLoads, parse_loads
@@ -114,7 +115,8 @@ def abort_all(fleet: Fleet, engines: Sequence["Worker"]) -> dict[str, str]:
     for worker in sorted(engines, key=lambda worker: worker.role != "decode"):
         try:
             with fleet[worker.host].host.http(timeout_s=ANSWER_WITHIN_S) as client:
-                response = client.post(f"{worker.url}/abort_request", json={"abort_all": True})
+                headers = headers_of(flag_of(worker.argv, "--admin-api-key")) or headers_by(worker.argv)
+                response = client.post(f"{worker.url}/abort_request", json={"abort_all": True}, headers=headers)
             said[worker.name] = "" if response.status_code == _OK else f"HTTP {response.status_code}"
         except (httpx.HTTPError, HostUnreachable) as error:
             said[worker.name] = str(error) or type(error).__name__
@@ -126,7 +128,7 @@ def _held(fleet: Fleet, worker: "Worker", now: Callable[[], float], within_s: fl
 
     try:
         with fleet[worker.host].host.http(timeout_s=within_s) as client:
-            response = client.get(f"{worker.url}{PATH}")
+            response = client.get(f"{worker.url}{PATH}", headers=headers_by(worker.argv))
         if response.status_code != _OK:
             mute = response.status_code == _NOT_FOUND
             return Held(worker.name, worker.role, None, why=f"HTTP {response.status_code}", mute=mute)

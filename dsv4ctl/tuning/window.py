@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dsv4ctl.engine_keys import keys_of
 from dsv4ctl.errors import CannotLook, UsageError
 from dsv4ctl.inflight.collect import DecodeLook
 from dsv4ctl.inflight.pages import CannotSample, Pages
@@ -173,8 +174,9 @@ def open_window(target: "Target", clock: Callable[[], float] = time.monotonic) -
             for worker in record.workers:
                 if worker.role not in {"prefill", "decode"}:
                     continue
-                transport = target.fleet[host].host.transport()
-                pages = Pages(f"http://{worker.listen}:{worker.port}", transport, clock)
+                place = target.fleet[host]
+                keys = keys_of(place, worker, "--api-key")
+                pages = Pages(f"http://{worker.listen}:{worker.port}", place.host.transport(), clock, keys)
                 exits.callback(pages.close)
                 if worker.role == "prefill":
                     prefills.append(_Prefill(pages, Counted(worker.name)))

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from dsv4ctl.engine_keys import flag_of
 from dsv4ctl.errors import CannotLook, DeadlineExceeded, OperationFailed
-from dsv4ctl.restart.proving import flag_of, registered
+from dsv4ctl.restart.proving import registered
 from dsv4ctl.restart.router import Registered, RouterWorkers
 from dsv4ctl.stack import Worker
 

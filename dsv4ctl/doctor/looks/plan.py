@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from dsv4ctl.doctor.box import Patient
+from dsv4ctl.engine_keys import flag_of
 from dsv4ctl.profile.schema import Role
-from dsv4ctl.restart.proving import flag_of
 from dsv4ctl.stack import Worker
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
