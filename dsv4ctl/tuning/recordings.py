@@ -117,7 +117,7 @@ def read_stays(path: Path, target: str) -> Recorded:
             "engine says in /v1/loads",
             hint="measure with --window",
         )
-    if found.apart_s > MOST_APART_S:
+    if not found.apart_s <= MOST_APART_S:
         raise UsageError(
             f"the looks of {path} are too far apart",
             why=f"stays below {found.apart_s:.0f} s are not told from each other by it",
@@ -197,6 +197,7 @@ def _says_all(sample: Sample) -> bool:
     return (
         not sample.failure
         and ARRIVED in sample.left
+        and all(map(math.isfinite, sample.left.values()))
         and bool(sample.queues)
         and all(
             queue.source == "dsv4"
@@ -224,7 +225,7 @@ def _by_its_clock(before: Sample, after: Sample) -> float | None:
         if end_s is None or began_s is None or queue.published_at is None or end_s < queue.published_at:
             return None
         seconds.append(end_s - began_s)
-    return max(seconds)
+    return max(seconds) if all(map(math.isfinite, seconds)) else None
 
 
 def _answered_s(sample: Sample) -> float:

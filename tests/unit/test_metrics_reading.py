@@ -101,6 +101,7 @@ def test_a_load_of_the_patched_engine_gives_ages_and_one_of_a_stock_engine_a_cou
     (of_patched,) = parse_loads({"loads": [load(dsv4=SECTION)]})
     queue = queue_of_load(of_patched, 0.5)
     assert queue is not None
+    assert (queue.published_at, queue.refreshed_at) == (of_patched.published_at, 99.0)
     assert (queue.source, queue.count, queue.health_checks, queue.held, queue.settling) == ("dsv4", 3, 1, 1, 4)
     assert (queue.oldest_age_s, queue.oldest_id, queue.timeout_s, queue.fires) == (7.5, "5f0c9b1e", 60.0, 1)
     assert queue.written_age_s == pytest.approx(1.5)

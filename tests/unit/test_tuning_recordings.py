@@ -237,6 +237,13 @@ def test_a_recording_that_is_no_evidence_is_refused(write: Write, change: Mappin
         read_stays(write([look(seconds * at, at) for at in range(4)], **change), "cpu")
 
 
+def test_numbers_that_no_engine_says_are_not_taken(write: Write) -> None:
+    samples = [look(0), look(1, float("1e999")), look(2, 2, published_s=float("1e999")), look(3, 3)]
+    path = write([*samples, look(4, 4)])
+    path.write_text(path.read_text().replace("Infinity", "1e999"))
+    assert all(seconds < 10 for seconds in took(path))
+
+
 def test_a_recording_without_ages_is_refused_and_so_is_a_trace(write: Write, tmp_path: Path) -> None:
     stock = [Sample("p", at, BEGAN + at, queues=(Queue("loads", 0, 1),), left={"transferred": at}) for at in range(4)]
     with pytest.raises(UsageError, match="says nothing of how long requests stayed") as refused:

@@ -3,13 +3,18 @@
 import json
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dsv4ctl.console import Console, Output
 from dsv4ctl.metrics.exposition import parse_exposition
+from dsv4ctl.signals import Interrupts
 from dsv4ctl.timers import timers_of
+from dsv4ctl.tuning import session
 from dsv4ctl.tuning.bound import Bound, NoBound, bound_of
 from dsv4ctl.tuning.dwells import Block, History
 from dsv4ctl.tuning.recommend import MARGIN, Recommendation, recommend
@@ -250,3 +255,38 @@ def test_a_program_gets_the_same() -> None:
     assert (more["ended_early"], more["longest_s"], more["bound"]) == (1, None, None)
     assert more["buckets"][-1] == {"up_to_s": None, "requests": 1, "ended_early": 0}
     assert data["rests_on"] == {"stratum": "first", "seconds": 10.0}
+
+
+def tuned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], strata: Sequence[Stratum]
+) -> tuple[int, dict[str, Any]]:
+    """The exit code and the result of a run whose window has shown these strata."""
+
+    class Looked:
+        def measure(self, *_: object, **__: object) -> Measured:
+            return measured(strata)
+
+    monkeypatch.setattr(session, "open_window", lambda _: nullcontext(Looked()))
+    target: Any = SimpleNamespace(name="cpu", records=[])
+    code = session.tune(Console("tune-timeout", Output.JSON), target, Interrupts(), window_s=10.0)
+    return code, json.loads(capsys.readouterr().out)["result"]
+
+
+def test_a_recommendation_rests_on_the_largest_bound(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strata = [steady("up_to_1MiB", (10_000, 0, 0, 0, 0)), steady("up_to_4GiB", (0, 0, 5, 0, 0))]
+    code, result = tuned(monkeypatch, capsys, strata)
+    assert code == 0
+    assert result["rests_on"] == {"stratum": "up_to_4GiB", "seconds": 10.0}
+    assert result["recommended"]["seconds"] == 30.0
+
+
+def test_no_timeout_is_recommended_that_is_not_founded_for_a_stratum(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = stratum("more", ((0, 0, 0, 4, 0), NONE), *[(NONE, NONE)] * 59)
+    code, result = tuned(monkeypatch, capsys, [steady("up_to_1MiB", (600, 0, 0, 0, 0)), few])
+    assert code == 5
+    assert (result["recommended"], result["unfounded"]) == (None, ["more"])
+    assert result["bound"]["seconds"] == 0.1
