@@ -267,8 +267,8 @@ def tuned(
             return measured(strata)
 
     monkeypatch.setattr(session, "open_window", lambda _: nullcontext(Looked()))
-    target: Any = SimpleNamespace(name="cpu", records=[])
-    code = session.tune(Console("tune-timeout", Output.JSON), target, Interrupts(), window_s=10.0)
+    target: Any = SimpleNamespace(name="cpu", records=[], fleet={})
+    code = session.tune(Console("tune-timeout", Output.JSON), target, Interrupts(), session.Evidence(10.0))
     return code, json.loads(capsys.readouterr().out)["result"]
 
 
