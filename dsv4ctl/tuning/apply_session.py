@@ -194,8 +194,8 @@ def undo(console: "Console", target: "Target", interrupts: "Interrupts", asked: 
         for engine in engines:
             if engine.worker in back:
                 engine.put(back[engine.worker], was_s=last.timeout_s)
+        _plan(target, last.before_s)
         if rewrite is not None:
-            _plan(target, last.before_s)
             write(rewrite)
         store.save(remembered[:-1])
         journal.write("undone")
@@ -302,14 +302,17 @@ def _is_planned(target: "Target", seconds: float) -> bool:
 
 def _plan(target: "Target", timeouts_s: Mapping[str, float]) -> None:
     """Have the records of these workers say what the profile says: what is planned is compared with what runs."""
-    for host, record in target.records:
+    for host, known in target.records:
+        # Another act may have written it between our first look at it and our lock.
+        store = target.fleet[host].store
+        record = store.load(target.name) or known
         workers = tuple(
             replace(worker, env={**worker.env, VARIABLE: f"{timeouts_s[worker.name]:g}"})
             if worker.name in timeouts_s
             else worker
             for worker in record.workers
         )
-        target.fleet[host].store.save(replace(record, workers=workers))
+        store.save(replace(record, workers=workers))
 
 
 def _show(console: "Console", change: Change, cost: Cost, rewrite: Rewrite | None, why_not: str) -> None:
