@@ -17,10 +17,10 @@ from tests.stack.faults.prompts import make_prompt
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(3600)]
 
 CLIENTS = 3
-WINDOW_S = 420
+WINDOW_S = 600
 REQUESTS = 2000
 PINS = 3
-LENGTHS = (10, 100, 100, 300, 300, 1000, 1000, 3000, 8000)
+LENGTHS = (10, *(100,) * 7, *(300,) * 6, 1000, 1000, 3000, 8000)
 TOKENS = 3
 
 
