@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -103,9 +103,9 @@ def with_told(timers: tuple[Timer, ...], figures: tuple[Mapping[str, object], ..
         yield replace(timer, seconds=longest, source="engine", is_default=is_default)
 
 
-def told_timeout_s(place: "Place", record: "WorkerRecord") -> float | None:
-    """The inflight timeout that a prefill worker says is in force, apart from a lease on it, 0 for none; None where it
-    does not say, or is none.
+def told_timeouts_s(place: "Place", record: "WorkerRecord") -> tuple[float, float] | None:
+    """The inflight timeout that a prefill worker says is in force, and the one that comes back when a lease on it ends,
+    0 for none; None where it does not say, or is none.
 
     It is read from what the scheduler has published, so that one that stands still is no wait.
     """
@@ -115,7 +115,12 @@ def told_timeout_s(place: "Place", record: "WorkerRecord") -> float | None:
         loads = parse_loads(_get(place, record, LOADS, keys_of(place, record, "--api-key")))
     except (NotTold, UnreadableLoads, CannotLook):
         return None
-    told_s = [load.dsv4.get("standing_timeout_s", load.dsv4.get("timeout_s")) for load in loads]
+    now = _longest(load.dsv4.get("timeout_s") for load in loads)
+    standing = _longest(load.dsv4.get("standing_timeout_s", load.dsv4.get("timeout_s")) for load in loads)
+    return None if now is None or standing is None else (now, standing)
+
+
+def _longest(told_s: Iterable[object]) -> float | None:
     values = [seconds for each in told_s if (seconds := _number(each)) is not None]
     return None if not values else 0.0 if 0.0 in values else max(values)
 

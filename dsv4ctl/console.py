@@ -220,7 +220,7 @@ def _rich(terminal: bool, *, stderr: bool) -> Any:  # noqa: ANN401 - a rich Cons
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError(errno.EPIPE, "the reader has gone")
 
-    return Quiet(stderr=stderr, width=None if terminal else _PIPE_WIDTH, highlight=False)
+    return Quiet(stderr=stderr, width=None if terminal else _PIPE_WIDTH, highlight=False, emoji=False)
 
 
 def make_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Any:  # noqa: ANN401 - a rich Table

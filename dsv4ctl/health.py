@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dsv4ctl.chain import told_timeout_s
+from dsv4ctl.chain import told_timeouts_s
 from dsv4ctl.drift import Drift, drift_of, with_told_timeout
 from dsv4ctl.errors import OperationFailed
 from dsv4ctl.findings import Finding, Severity
@@ -49,8 +49,11 @@ def stack_status(target: Target) -> StackStatus:
         if view.state is UnitState.RUNNING and view.pid is not None:
             try:
                 found = drift_of(target.fleet[host].host, view.pid, worker)
-                told_s = told_timeout_s(target.fleet[host], worker) if view.answers else None
-                drifts[view.name] = with_told_timeout(found, worker, told_s)
+                told = told_timeouts_s(target.fleet[host], worker) if view.answers else None
+                now_s, standing_s = told or (None, None)
+                drifts[view.name] = with_told_timeout(found, worker, standing_s)
+                if now_s is not None and standing_s is not None and now_s != standing_s:
+                    findings.append(_on_lease(view, now_s, standing_s))
             except (OperationFailed, FileNotFoundError, PermissionError) as error:
                 findings.append(_cannot_read_back(view, str(error)))
             else:
@@ -115,6 +118,16 @@ def _of_drift(view: WorkerView, drifts: Sequence[Drift]) -> list[Finding]:
         )
         for drift in drifts
     ]
+
+
+def _on_lease(view: WorkerView, now_s: float, standing_s: float) -> Finding:
+    return Finding(
+        "TIMEOUT_ON_LEASE",
+        Severity.WARNING,
+        f"{view.name} on {view.host} has {now_s:g} s for an inflight timeout for a time, then {standing_s:g} s again",
+        "a `dsv4ctl tune-timeout` is at work, or was ended in the middle of it: the engine goes back by itself",
+        {"worker": view.name, "timeout_s": now_s, "standing_s": standing_s},
+    )
 
 
 def _cannot_read_back(view: WorkerView, why: str) -> Finding:

@@ -61,7 +61,8 @@ class DecodeLook:
         known = [age_s for age_s in ages if age_s is not None]
         if len(known) < len(ages):
             return None
-        return Decode(sum(load.expecting or 0 for load in waiting), max(known), min(known))
+        for_room = sum(load.for_room or 0 for load in waiting)
+        return Decode(sum(load.expecting or 0 for load in waiting), max(known), min(known), for_room)
 
 
 @dataclass

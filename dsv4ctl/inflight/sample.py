@@ -54,12 +54,14 @@ class Queue:
 class Decode:
     """What all decode workers together wait for: requests that wait for pages, or for KV that is on its way.
 
-    `silent_s`: the longest that one of them has published nothing, `all_silent_s` the shortest.
+    `for_room` are those that wait for pages. `silent_s`: the longest that one of the workers has published nothing,
+    `all_silent_s` the shortest.
     """
 
     expecting: int
     silent_s: float
     all_silent_s: float = 0.0
+    for_room: int = 0
 
 
 EventKind = Literal["fired", "transfer failed", "batch"]

@@ -11,7 +11,8 @@ PATH = "/v1/loads?include=core,disagg,queues"
 # The names that these queues have had, the newest first.
 _PREFILL_INFLIGHT = ("prefill_inflight_queue_reqs",)
 _REQUESTS = ("num_running_reqs", "num_waiting_reqs")
-_DECODE_WAITING = ("decode_prealloc_queue_reqs", "decode_transfer_queue_reqs")
+_FOR_ROOM = "decode_prealloc_queue_reqs"
+_DECODE_WAITING = (_FOR_ROOM, "decode_transfer_queue_reqs")
 
 
 _LATEST = 1e11
@@ -31,7 +32,8 @@ class Load:
 
     `inflight` is None on an engine that does not disaggregate, `expecting` is what decode waits for. `dsv4` is the
     patched engine's section as it stands, empty on a stock one. `prefilled_tokens` only grows, until the engine starts
-    anew. `requests` are all that it has, in whichever queue; SGLang counts those inflight among no others.
+    anew. `for_room` are those of `expecting` that have no pages yet. `requests` are all that it has, in whichever
+    queue; SGLang counts those inflight among no others.
     """
 
     dp_rank: int
@@ -41,6 +43,7 @@ class Load:
     expecting: int | None
     prefilled_tokens: int | None
     requests: int | None = None
+    for_room: int | None = None
     dsv4: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -75,6 +78,7 @@ def _load(entry: Mapping[str, Any]) -> Load:
         requests=sum(_count(entry[name]) for name in _REQUESTS) + (inflight or 0)
         if all(name in entry for name in _REQUESTS)
         else None,
+        for_room=_count(disaggregation[_FOR_ROOM]) if mode == "decode" and _FOR_ROOM in disaggregation else None,
         dsv4=_section(entry.get("dsv4") or {}),
     )
 

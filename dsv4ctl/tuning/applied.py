@@ -19,11 +19,13 @@ KEPT = 20
 
 @dataclass(frozen=True)
 class Applied:
-    """One change: when (UTC), to what, what each prefill worker had before, and what was changed in which file."""
+    """One change: when (UTC), to what, what each prefill worker had before, what was planned for it (None: nothing),
+    and what was changed in which file."""
 
     at: str
     timeout_s: float
     before_s: Mapping[str, float]
+    planned: Mapping[str, str | None]
     profile: str | None = None
     changes: tuple[Change, ...] = ()
 

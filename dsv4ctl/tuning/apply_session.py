@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dsv4ctl.chain import read_chain
 from dsv4ctl.console import Column
+from dsv4ctl.doctor.timer_order import unread_findings
 from dsv4ctl.errors import ExitCode, Refused, UsageError
 from dsv4ctl.journal import Journal, utc_now
 from dsv4ctl.live import LiveView
@@ -86,7 +87,7 @@ def apply(
         else:
             evidence, seconds = None, asked.seconds
             cost = _cost(target, engines, seconds)
-            _check_chain(target, seconds)
+            _check_chain(console, target, seconds)
         rewrite, why_not = _in_profile(asked.profile, target, seconds)
         entry = target.records[0][0]
         change = Change(
@@ -181,7 +182,8 @@ def undo(console: "Console", target: "Target", interrupts: "Interrupts", asked: 
             rows = [
                 [worker, hosts[worker], f"{last.timeout_s:g} s", f"{seconds:g} s"] for worker, seconds in back.items()
             ]
-            console.table(_CHANGES, rows)
+            if rows:
+                console.table(_CHANGES, rows)
             for line in rewrite.diff if rewrite is not None else ():
                 console.data(line)
         document = {"stack": target.name, "undone": last, "engines": back}
@@ -194,14 +196,14 @@ def undo(console: "Console", target: "Target", interrupts: "Interrupts", asked: 
         for engine in engines:
             if engine.worker in back:
                 engine.put(back[engine.worker], was_s=last.timeout_s)
-        _plan(target, last.before_s)
+        _plan(target, last.planned)
         if rewrite is not None:
             write(rewrite)
         store.save(remembered[:-1])
         journal.write("undone")
         if not console.machine:
-            words = ", ".join(f"{worker}: {seconds:g} s" for worker, seconds in last.before_s.items())
-            console.say(f"as before again: {words}")
+            words = [f"{worker}: {seconds:g} s" for worker, seconds in last.before_s.items()]
+            console.say(f"as before again: {', '.join(words) or 'the profile'}")
         console.result({**document, "applied": True})
     return ExitCode.OK
 
@@ -216,8 +218,11 @@ def _cost(target: "Target", engines: Sequence[PrefillEngine], seconds: float) ->
     return cost_since_start(seconds, read_since_start(target, engines)) if seconds else Cost(0.0, 0, 0.0, 0.0)
 
 
-def _check_chain(target: "Target", seconds: float) -> None:
-    if seconds and (pairs := of_timeout(broken(with_timeout(read_chain(target).timers, seconds)))):
+def _check_chain(console: "Console", target: "Target", seconds: float) -> None:
+    chain = read_chain(target)
+    for finding in unread_findings(chain.unread):
+        console.finding(finding)
+    if seconds and (pairs := of_timeout(broken(with_timeout(chain.timers, seconds)))):
         raise Refused(
             f"a timeout of {seconds:g} s breaks the chain of timers",
             why="; ".join(map(str, pairs)),
@@ -265,6 +270,7 @@ def _work(
 ) -> Applying:
     store = AppliedStore(target.fleet[change.entry], target.name)
     before = store.load()
+    planned = _planned(target)
     written = rewrite if rewrite is not None and rewrite.changes else None
 
     def remember() -> None:
@@ -272,6 +278,7 @@ def _work(
             at=utc_now().isoformat(timespec="seconds"),
             timeout_s=change.timeout_s,
             before_s={worker: change.before_s[worker] for worker in change.workers},
+            planned=planned,
             profile=None if written is None else str(written.path),
             changes=() if written is None else written.changes,
         )
@@ -288,31 +295,48 @@ def _work(
         sleep=interrupts.sleep,
         remember=remember,
         forget=lambda: store.save(before),
-        record=lambda: _plan(target, dict.fromkeys(change.before_s, change.timeout_s)),
-        unrecord=lambda: _plan(target, change.before_s),
+        record=lambda: _plan(target, dict.fromkeys(planned, text_of(change.timeout_s))),
+        unrecord=lambda: _plan(target, planned),
         write=put_down,
     )
 
 
 def _is_planned(target: "Target", seconds: float) -> bool:
     """Whether the records say so already."""
-    told = (w.env.get(VARIABLE) for _, record in target.records for w in record.workers if w.role == Role.PREFILL.value)
-    return all(text == f"{seconds:g}" for text in told)
+    return all(text == text_of(seconds) for text in _planned(target).values())
 
 
-def _plan(target: "Target", timeouts_s: Mapping[str, float]) -> None:
+def text_of(seconds: float) -> str:
+    """A timeout as an environment has it; it is rounded to milliseconds where it is asked for."""
+    return f"{seconds:.10g}"
+
+
+def _planned(target: "Target") -> dict[str, str | None]:
+    """What the records say of each prefill worker; None where they say nothing."""
+    return {
+        worker.name: worker.env.get(VARIABLE)
+        for _, record in target.records
+        for worker in record.workers
+        if worker.role == Role.PREFILL.value
+    }
+
+
+def _plan(target: "Target", planned: Mapping[str, str | None]) -> None:
     """Have the records of these workers say what the profile says: what is planned is compared with what runs."""
     for host, known in target.records:
         # Another act may have written it between our first look at it and our lock.
         store = target.fleet[host].store
         record = store.load(target.name) or known
         workers = tuple(
-            replace(worker, env={**worker.env, VARIABLE: f"{timeouts_s[worker.name]:g}"})
-            if worker.name in timeouts_s
-            else worker
+            replace(worker, env=_with(worker.env, planned[worker.name])) if worker.name in planned else worker
             for worker in record.workers
         )
         store.save(replace(record, workers=workers))
+
+
+def _with(env: Mapping[str, str], timeout: str | None) -> dict[str, str]:
+    rest = {name: value for name, value in env.items() if name != VARIABLE}
+    return rest if timeout is None else {**rest, VARIABLE: timeout}
 
 
 def _show(console: "Console", change: Change, cost: Cost, rewrite: Rewrite | None, why_not: str) -> None:
@@ -329,8 +353,17 @@ def _show(console: "Console", change: Change, cost: Cost, rewrite: Rewrite | Non
         console.warn("0 is no watchdog: a request that is pinned stays until its engine is started anew")
     if why_not:
         console.warn(f"the profile is not written, and the next start has what it says: {why_not}")
-    console.say(
-        f"of the evidence, {cost.longer} requests stayed longer than {change.timeout_s:g} s; {change.expected:.2f} "
-        f"fires in {change.soak_s:g} s are not excluded, and more than {change.allowed} take it back (by chance in "
-        f"less than {FALSE_ALARM:.0%} of cases)"
+    if not change.soak_s or not change.workers:
+        return
+    evidence = (
+        f"{cost.longer} of {cost.requests} requests stayed longer than {change.timeout_s:g} s, or were ended early"
     )
+    console.say(
+        f"{evidence}: {change.expected:.2f} fires in {change.soak_s:g} s are not excluded ({cost.share:.3g} of "
+        f"{cost.per_s:.3g} requests/s), and more than {change.allowed} take it back (by chance in less than "
+        f"{FALSE_ALARM:.0%} of cases)"
+    )
+    if change.soak_s < change.timeout_s:
+        console.warn(
+            f"what {change.timeout_s:g} s ends has been in the queue for so long: {change.soak_s:g} s see little of it"
+        )

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dsv4ctl.errors import Dsv4Error, VerificationFailed
+from dsv4ctl.errors import Dsv4Error, Refused, VerificationFailed
 from dsv4ctl.plan import Always, Facts, Step
 from dsv4ctl.tuning.verifying import counted
 
@@ -40,23 +40,27 @@ class Applying:
         return next(engine for engine in self.engines if engine.worker == worker)
 
     def take_back(self) -> list[str]:
-        """Everything as it was. Returns what could not be done, as sentences."""
-        troubles = []
+        """Everything as it was. Returns what became of each engine, as sentences, and of what could not be done."""
+        said, is_left = [], False
         for engine in dict.fromkeys((*self.leased, *self.kept)):
+            before_s = self.change.before_s[engine.worker]
             try:
                 self._take_back(engine)
             except Dsv4Error as error:
                 by_itself = "" if engine in self.kept else f"; its lease of {self.change.lease_s:.0f} s does that"
-                before_s = self.change.before_s[engine.worker]
-                troubles.append(f"{engine.worker} on {engine.host} is not back at {before_s:g} s: {error}{by_itself}")
+                said.append(f"{engine.worker} on {engine.host} is not back at {before_s:g} s: {error}{by_itself}")
+                # What somebody else has set meanwhile is not ours to undo.
+                is_left = is_left or (engine in self.kept and not isinstance(error, Refused))
+            else:
+                said.append(f"{engine.worker} on {engine.host} has {before_s:g} s again, read back")
         undone = ((self.is_recorded, self.unrecord, "what is planned"), (self.is_remembered, self.forget, "for --undo"))
-        for is_done, undo, what in undone if not troubles else ():
+        for is_done, undo, what in undone if not is_left else ():
             if is_done:
                 try:
                     undo()
                 except Dsv4Error as error:
-                    troubles.append(f"what was written down {what} is still there: {error}")
-        return troubles
+                    said.append(f"what was written down {what} is still there: {error}")
+        return said
 
     def _take_back(self, engine: "PrefillEngine") -> None:
         before_s, now = self.change.before_s[engine.worker], engine.in_force()
@@ -103,6 +107,12 @@ def _soak(work: Applying) -> Facts:
         anew = [worker for worker, seen in now.items() if seen.fires < before[worker].fires]
         if anew:
             raise VerificationFailed(f"{', '.join(anew)} started anew while it was watched: it has its old timeout")
+        for engine in work.engines if change.workers else ():
+            if (has_s := engine.in_force().timeout_s) != change.timeout_s:
+                raise Refused(
+                    f"{engine.worker} on {engine.host} has {has_s:g} s, and not {change.timeout_s:g} s any more",
+                    why="somebody else changed it while it was watched",
+                )
         fires = {worker: seen.fires - before[worker].fires for worker, seen in now.items()}
         left = sum(sum(seen.since(before[worker]).values()) for worker, seen in now.items())
         if sum(fires.values()) > change.allowed:
@@ -141,10 +151,10 @@ def _keep(work: Applying, worker: str) -> Facts:
 
 @contextmanager
 def taking_back(work: Applying, warn: Callable[[str], None]) -> Iterator[None]:
-    """Around the change: where it does not come to its end, everything is as before, and what could not be is told."""
+    """Around the change: where it does not come to its end, everything is as before, and what became of it is told."""
     try:
         yield
     except BaseException:
-        for trouble in work.take_back():
-            warn(trouble)
+        for sentence in work.take_back():
+            warn(sentence)
         raise

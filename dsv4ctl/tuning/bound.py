@@ -29,10 +29,13 @@ class Bound:
 
 @dataclass(frozen=True)
 class NoBound:
-    """Why there is none, and what it takes; `missing` is how many more requests, None where more would not help."""
+    """Why there is none, and what it takes; `missing` is how many more requests, None where more would not help. The
+    requests were worth so many `samples`; None of `worth` where there were too few to say."""
 
     why: str
     missing: int | None = None
+    samples: int | None = None
+    worth: Worth | None = None
 
 
 def bound_of(
@@ -54,7 +57,8 @@ def bound_of(
         longer = "longer" if worth.drift > 0 else "shorter"
         return NoBound(
             f"requests stay {longer} in the second half of the window than in the first, by {abs(worth.drift):.1f} "
-            "standard errors: what was is no measure of what will be. Measure while the load is steady, or for longer"
+            "standard errors: what was is no measure of what will be. Measure while the load is steady, or for longer",
+            worth=worth,
         )
     samples = worth.samples(history.requests)
     refused: NoBound | None = None
@@ -71,13 +75,18 @@ def bound_of(
         beyond = sum(history.above(len(history.edges) - 1)) - history.ended
         refused = NoBound(
             f"{history.ended} of {history.requests} requests were ended early, and {beyond} stayed longer than "
-            f"{history.edges[-1]:g} s; at most {may} may, for a bound on the {quantile:.1%} quantile"
+            f"{history.edges[-1]:g} s; at most {may} may, for a bound on the {quantile:.1%} quantile",
+            samples=samples,
+            worth=worth,
         )
     if refused is not None:
         return refused
     missing = int((needed(quantiles[-1], confidence) - samples) * worth.effect) + 1
+    enough = needed(quantiles[-1], confidence)
     return NoBound(
-        f"{history.requests} requests are worth {samples} independent ones, and {needed(quantiles[-1], confidence)} "
-        f"bound the {quantiles[-1]:.0%} quantile with {confidence:.0%}",
+        f"{history.requests} requests are worth {samples} independent ones (design effect {worth.effect:.2f}), and "
+        f"{enough} bound the {quantiles[-1]:.0%} quantile with {confidence:.0%}",
         missing,
+        samples,
+        worth,
     )

@@ -94,7 +94,7 @@ def _checked(wanted: Wanted) -> float | None:
     if wanted.apply is None or wanted.apply == AUTO:
         return None
     try:
-        seconds = float(wanted.apply)
+        seconds = round(float(wanted.apply), 3)
     except ValueError as error:
         raise UsageError(f"--apply {wanted.apply}: must be a number of seconds, or {AUTO}") from error
     if not (seconds == 0 or SHORTEST_S <= seconds <= LONGEST_S):

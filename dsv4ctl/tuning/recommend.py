@@ -21,12 +21,20 @@ DAY_S = 86_400.0
 @dataclass(frozen=True)
 class Cost:
     """What a timeout costs. `longer` of the requests that were seen stayed longer, or may have; with the confidence of
-    the bound that is a share of at most `share`, and at the rate of the window so many false aborts a day."""
+    the bound that is a share of at most `share`, and at the rate of the window, `requests` in `of_s` seconds, so many
+    false aborts a day."""
 
     seconds: float
     longer: int
     share: float
     per_day: float
+    requests: int = 0
+    of_s: float = 0.0
+
+    @property
+    def per_s(self) -> float:
+        """Requests a second."""
+        return self.requests / self.of_s if self.of_s else 0.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,8 @@ def cost_of(seconds: float, history: History, bound: Bound) -> Cost:
     # Those beyond it come in clusters as well, so that as many are worth fewer.
     seen = -(-longer // max(1, int(bound.worth.effect))) if longer else 0
     share = share_at_most(seen, bound.samples, bound.confidence)
-    return Cost(seconds, longer, share, share * history.requests / history.seconds * DAY_S)
+    per_day = share * history.requests / history.seconds * DAY_S
+    return Cost(seconds, longer, share, per_day, history.requests, history.seconds)
 
 
 def recommend(

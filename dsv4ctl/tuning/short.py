@@ -32,6 +32,11 @@ def short_timeout(history: History, timers: Sequence[Timer], in_force_s: float, 
     Raises:
         Refused: requests have stayed longer than that, or it stands wrong in the chain of timers.
     """
+    if asked_s is not None and 0 < in_force_s < asked_s:
+        raise Refused(
+            f"{asked_s:g} s are longer than the {in_force_s:g} s in force",
+            hint="leave --verify-with out to verify those",
+        )
     short = Short(asked_s, "as you said") if asked_s is not None else _chosen(history, timers, in_force_s)
     if pairs := of_timeout(broken(with_timeout(timers, short.seconds))):
         raise Refused(

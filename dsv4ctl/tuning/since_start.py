@@ -34,7 +34,8 @@ def cost_since_start(seconds: float, history: History) -> Cost:
     """What a timeout of so many seconds costs by that: as of independent requests, which they are not quite."""
     longer = history.longer_than(seconds)
     share = share_at_most(longer, history.requests, CONFIDENCE) if history.requests else 1.0
-    return Cost(seconds, longer, share, share * history.requests / history.seconds * DAY_S)
+    per_day = share * history.requests / history.seconds * DAY_S
+    return Cost(seconds, longer, share, per_day, history.requests, history.seconds)
 
 
 def _history_of(told: Exposition, engine: "PrefillEngine", age_s: float) -> History:

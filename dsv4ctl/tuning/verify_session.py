@@ -21,7 +21,7 @@ from dsv4ctl.tuning.held_canary import PATCH
 from dsv4ctl.tuning.short import Short, short_timeout
 from dsv4ctl.tuning.since_start import read_since_start
 from dsv4ctl.tuning.verify_plan import Proof, verify_plan
-from dsv4ctl.tuning.verifying import DecodeEngine, VerifyAction, Verifying, putting_back
+from dsv4ctl.tuning.verifying import DecodeEngine, VerifyAction, Verifying, decode_holds, putting_back
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +51,10 @@ def verify(
                 path = place.store.lock_path(target.name)
                 exits.enter_context(hold_lock(place.host, path, f"{COMMAND} --verify"))
         engines = exits.enter_context(prefill_engines(target))
+        decodes = _decodes(exits, target)
+        for decode in decodes:
+            # One that is not there would be found out by a canary, and is no fault of the watchdog.
+            decode_holds(decode)
         in_force_s = standing(engines)
         _check_holding(engines)
         short = _short(target, engines, max(in_force_s.values()), asked_s)
@@ -78,7 +82,7 @@ def verify(
         work = Verifying(
             proof=proof,
             engines=engines,
-            decodes=_decodes(exits, target),
+            decodes=decodes,
             fleet=target.fleet,
             send=lambda canary: canary.send(client, url, model, engines[0].keys),
             sleep=interrupts.sleep,
@@ -144,6 +148,7 @@ def proven(
     others = facts["clean"]["others"]
     through = sum(left.get("success", 0) for left in others.values())
     ended = sum(left.get("timeout", 0) for left in others.values())
+    waited_s = max(facts["fires"]["clients_waited_s"].values())
     names = ", ".join(f"{engine.worker} on {engine.host}" for engine in engines)
     builds = ", ".join(sorted({engine.version() for engine in engines}))
     many = len(ages) > 1
@@ -153,7 +158,7 @@ def proven(
     return (
         f"{began:%Y-%m-%d %H:%M} UTC, stack {stack}: the inflight watchdog of {names} fires (SGLang {builds}, dsv4ctl "
         f"{version('dsv4ctl')}). {canaries} ended after {after} with the timeout at {proof.timeout_s:g} s; the client "
-        f"was told so, log and counter have it, and {facts['clean']['clean_after_s']:g} s "
+        f"was told so after {waited_s:.1f} s in all, log and counter have it; {facts['clean']['clean_after_s']:g} s "
         f"later neither prefill's queue nor decode had anything of it. Meanwhile {through} other "
         f"request{'' if through == 1 else 's'} got through that queue and {ended or 'none'} "
         f"{'were' if ended else 'was'} ended by the watchdog{back}."

@@ -33,6 +33,7 @@ FIRES = "dsv4_watchdog_fires_total"
 DECODE_HOLDS = "dsv4_decode_held_requests"
 
 _LOOK_EVERY_S = 0.1
+_PUBLISHED_WITHIN_S = 1.5
 _LINES = 5000
 _LINE_WITHIN_S = 0.5
 _AGE = re.compile(r"for (\d+(?:\.\d+)?) s after its prefill")
@@ -192,11 +193,7 @@ def _enters(work: Verifying, within_s: float) -> Facts:
 
 def _has_entered(work: Verifying, canary: HeldCanary) -> bool:
     if canary.ended:
-        raise VerificationFailed(
-            f"the canary {canary.rid} was answered before it was in a queue: HTTP {canary.status}",
-            why=printable(canary.text[:300]),
-            hint="a request has to get through first: `dsv4ctl probe`",
-        )
+        raise _ended_otherwise(canary, "before it was in a queue")
     for engine in work.engines:
         mine = work.canaries.of.setdefault(engine.worker, [])
         if counted(engine).held - work.before[engine.worker].held > len(mine):
@@ -207,13 +204,37 @@ def _has_entered(work: Verifying, canary: HeldCanary) -> bool:
     return any(canary in mine for mine in work.canaries.of.values())
 
 
-def _fires(work: Verifying, within_s: float) -> Facts:
-    work.wait(
-        lambda: all(canary.ended for canary in work.canaries.sent),
-        within_s,
-        f"the watchdog to end {len(work.canaries.sent)} held canaries",
+def _ended_otherwise(canary: HeldCanary, when: str) -> CannotLook:
+    """A canary that its path has ended says nothing of the watchdog."""
+    said = f"HTTP {canary.status}" if canary.status is not None else "no answer"
+    return CannotLook(
+        f"the canary {canary.rid} ended {when}, and not by the watchdog: {said}",
+        why=printable(canary.text[:300]) or None,
+        hint="a request has to get through first: `dsv4ctl status`, `dsv4ctl probe`",
     )
+
+
+def _fires(work: Verifying, within_s: float) -> Facts:
+    sent = work.canaries.sent
+    try:
+        work.wait(
+            lambda: all(canary.ended for canary in sent), within_s, f"the watchdog to end {len(sent)} held canaries"
+        )
+    except DeadlineExceeded as error:
+        still = [engine.worker for engine in work.engines if _stands_still(work, engine)]
+        words = f"the scheduler of {' and '.join(still)} stands still" if still else None
+        raise DeadlineExceeded(error.what, why=words, hint="`dsv4ctl doctor`, `dsv4ctl logs prefill`") from error
+    for canary in sent:
+        if ENDED not in canary.text:
+            raise _ended_otherwise(canary, f"after {canary.seconds:.1f} s")
     return {"clients_waited_s": {canary.rid: round(canary.seconds, 3) for canary in work.canaries.sent}}
+
+
+def _stands_still(work: Verifying, engine: "PrefillEngine") -> bool:
+    """Whether a worker publishes nothing any more: its HTTP process answers all the same."""
+    before = [load.published_at for load in engine.loads()]
+    work.sleep(_PUBLISHED_WITHIN_S)
+    return [load.published_at for load in engine.loads()] == before
 
 
 def _answer(work: Verifying) -> Facts:
@@ -248,7 +269,8 @@ def _clean(work: Verifying, within_s: float) -> Facts:
         seen = counted(engine)
         others[engine.worker] = left = seen.since(work.before[engine.worker])
         left["timeout"] = left.get("timeout", 0) - mine
-        if (more := seen.fires - work.before[engine.worker].fires - mine) > 0:
+        # At the timeout that is in force anyway, it ends what is pinned anyway.
+        if work.proof.changes and (more := seen.fires - work.before[engine.worker].fires - mine) > 0:
             raise VerificationFailed(
                 f"the watchdog of {engine.worker} ended {more} other request{'s' if more > 1 else ''} meanwhile",
                 why=f"they had been in the queue for {work.proof.timeout_s:g} s: pinned, or slow",

@@ -66,7 +66,10 @@ def evidence_lines(measured: Measured, bound: Bound | NoBound) -> Iterator[str]:
     yield from recorded_lines(measured.recordings)
     if measured.restarts:
         yield f"started in the window, which begins anew with that: {', '.join(measured.restarts)}"
-    yield f"decode had requests waiting at {measured.waiting} of {measured.looks} looks"
+    if measured.looks:
+        yield f"decode had requests waiting for its pages at {measured.waiting} of {measured.looks} looks"
+    else:
+        yield "decode did not tell whether requests waited for its pages"
     if isinstance(bound, NoBound):
         yield f"no bound: {bound.why}"
         if bound.missing is not None and history.requests and history.seconds:

@@ -30,9 +30,9 @@ PROMPTS = "prompt_tokens_histogram"
 @dataclass(frozen=True)
 class Measured:
     """What a window has shown. `in_force_s`: the timeout of each prefill worker, by its name, as it was at the end.
-    `restarts`: workers that were started in the window, which begins anew then. `waiting` of `looks` found requests in
-    decode that wait for its room or its KV. `prompt_tokens`: (mean, largest bucket's edge) of the prompts in the
-    window; None where none are counted. `pool_tokens`: of the smallest prefill worker. `strata`: none where a worker
+    `restarts`: workers that were started in the window, which begins anew then. `waiting` of `looks` at all decode
+    workers found requests that wait for pages there. `prompt_tokens`: (mean, largest bucket's edge) of the prompts in
+    the window; None where none are counted. `pool_tokens`: of the smallest prefill worker. `strata`: none where a worker
     does not count them, which `without_strata` names. `recordings`: what of the history was recorded before."""
 
     history: History
@@ -123,8 +123,8 @@ class Window:
         for one in self.prefills:
             one.look(self.clock())
         found = [decode.look() for decode in self.decodes]
-        self._looks += 1
-        self._waiting += any(one is not None and one.expecting > 0 for one in found)
+        self._looks += all(one is not None for one in found)
+        self._waiting += any(one is not None and one.for_room > 0 for one in found)
 
     def _measured(self) -> Measured:
         return Measured(

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from dsv4ctl import chain
-from dsv4ctl.chain import NotTold, read_chain, told, told_timeout_s, with_told
+from dsv4ctl.chain import NotTold, read_chain, told, told_timeouts_s, with_told
 from dsv4ctl.doctor.timer_order import order_findings, unread_findings
 from dsv4ctl.drift import Drift, with_told_timeout
 from dsv4ctl.findings import Severity
@@ -176,11 +176,13 @@ def loads(*sections: Mapping[str, Any]) -> Answer:
 
 def test_the_timeout_in_force_is_what_prefill_has_published() -> None:
     prefill = record("prefill-0", {})
-    assert told_timeout_s(place(loads({"timeout_s": 15.0}, {"timeout_s": 20.0})), prefill) == 20.0
-    assert told_timeout_s(place(loads({"timeout_s": 15.0}, {"timeout_s": 0.0})), prefill) == 0.0
-    assert told_timeout_s(place(loads({})), prefill) is None
-    assert told_timeout_s(place(lambda _: httpx.Response(404)), prefill) is None
-    assert told_timeout_s(place(loads({"timeout_s": 15.0})), record("decode-0", {})) is None
+    assert told_timeouts_s(place(loads({"timeout_s": 15.0}, {"timeout_s": 20.0})), prefill) == (20.0, 20.0)
+    assert told_timeouts_s(place(loads({"timeout_s": 15.0}, {"timeout_s": 0.0})), prefill) == (0.0, 0.0)
+    leased = {"timeout_s": 5.0, "standing_timeout_s": 60.0}
+    assert told_timeouts_s(place(loads(leased)), prefill) == (5.0, 60.0)
+    assert told_timeouts_s(place(loads({})), prefill) is None
+    assert told_timeouts_s(place(lambda _: httpx.Response(404)), prefill) is None
+    assert told_timeouts_s(place(loads({"timeout_s": 15.0})), record("decode-0", {})) is None
 
 
 def test_drift_goes_by_the_timeout_in_force() -> None:

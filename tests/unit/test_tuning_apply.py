@@ -121,7 +121,7 @@ def test_more_fires_than_predicted_take_it_back(
     with pytest.raises(VerificationFailed, match=f"{fires} on prefill-1"):
         act.run(monkeypatch)
     assert act.in_force() == [(BEFORE_S, BEFORE_S)] * 2
-    assert act.warned == []
+    assert act.warned == [f"{worker} on local has 60 s again, read back" for worker in WORKERS]
 
 
 def test_an_engine_that_starts_anew_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +175,23 @@ def test_what_somebody_else_set_meanwhile_is_not_overwritten(monkeypatch: pytest
         act.engines["prefill-1"].in_force = InForce.standing(45.0)
 
     act.on_sleep = other
-    with pytest.raises(Refused, match="prefill-1 on local did not take 15 s in place of 15 s"):
+    with pytest.raises(Refused, match="prefill-1 on local has 45 s, and not 15 s any more"):
         act.run(monkeypatch)
     assert act.in_force() == [(BEFORE_S, BEFORE_S), (45.0, 45.0)]
-    assert act.written == ["remembered"]
-    assert [words.split(":")[0] for words in act.warned] == ["prefill-1 on local is not back at 60 s"]
+    assert act.written == []
+    assert [words.split(":")[0] for words in act.warned] == [
+        "prefill-0 on local has 60 s again, read back",
+        "prefill-1 on local is not back at 60 s",
+    ]
+
+
+def test_what_is_set_by_somebody_else_when_it_is_to_last_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    act = Act(soak_s=0)
+    act.engines["prefill-1"].in_force = InForce.standing(45.0)
+    with pytest.raises(Refused, match="prefill-1 on local did not take 15 s in place of 60 s"):
+        act.run(monkeypatch)
+    assert act.in_force() == [(BEFORE_S, BEFORE_S), (45.0, 45.0)]
+    assert act.written == ["remembered", "forgotten"]
 
 
 def test_an_engine_that_takes_it_and_does_not_do_it_is_caught() -> None:

@@ -49,7 +49,9 @@ def test_what_was_ended_early_counts_as_longer_than_all_others() -> None:
 def test_with_too_little_it_says_how_much_is_missing_and_no_number() -> None:
     none = bound_of(steady(blocks=25))
     assert isinstance(none, NoBound)
-    assert "250 requests are worth 250 independent ones, and 299 bound the 99% quantile" in none.why
+    assert (
+        "250 requests are worth 250 independent ones (design effect 1.00), and 299 bound the 99% quantile" in none.why
+    )
     assert none.missing == 50
     assert isinstance(bound_of(steady(blocks=30)), Bound)
     assert isinstance(bound_of(history((100, 0, 0, 0))), NoBound)
