@@ -32,7 +32,7 @@ class Measured:
     """What a window has shown. `in_force_s`: the timeout of each prefill worker, by its name, as it was at the end.
     `restarts`: workers that were started in the window, which begins anew then. `waiting` of `looks` at all decode
     workers found requests that wait for pages there. `prompt_tokens`: (mean, largest bucket's edge) of the prompts in
-    the window; None where none are counted. `pool_tokens`: of the smallest prefill worker. `strata`: none where a worker
+    the window; None where none are counted. `pool_tokens`: of the smallest prefill worker. `strata`: none where one
     does not count them, which `without_strata` names. `recordings`: what of the history was recorded before."""
 
     history: History

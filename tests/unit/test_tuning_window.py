@@ -159,7 +159,10 @@ def test_too_little_is_said_with_what_is_missing_and_how_long_that_takes() -> No
     said = "\n".join(evidence_lines(found, bound))
     assert "20 requests left the queue in 1m40s (20 blocks), 0 of them ended early" in said
     assert "decode had requests waiting for its pages at 11 of 21 looks" in said
-    assert "20 requests are worth 20 independent ones, and 299 bound the 99% quantile with 95%" in said
+    assert (
+        "20 requests are worth 20 independent ones (design effect 1.00), and 299 bound the 99% quantile with 95%"
+        in said
+    )
     assert "280 more requests are needed: 23m20s more at this rate" in said
 
 
