@@ -1,16 +1,20 @@
 """dsv4ctl is killed at every step of a verification, locally and over SSH: the engine returns by itself."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from subprocess import Popen
 
 import pytest
 
+from dsv4ctl.procfs import descendants, processes
 from dsv4ctl.tuning.verify_plan import Proof
 from dsv4ctl.waiting import wait_until
-from tests.engine import Dsv4, StackProfile, write_profile
+from tests.engine import HOST, Dsv4, StackProfile, write_profile
 from tests.held import Pair
 from tests.sshd import Sshd, SshNet
 
@@ -83,6 +87,25 @@ def test_kill_9(dsv4: Dsv4, stack: StackProfile, step: str) -> None:
     assert process.returncode == -signal.SIGKILL
     comes_back(stack, before_s, LEASE_S)
     assert dsv4.run("status", stack.path).code == 0
+
+
+@pytest.mark.parametrize("worker", ["router", "decode-0"])
+def test_a_canary_that_its_path_ends_is_no_proof_of_anything(dsv4: Dsv4, tmp_path: Path, worker: str) -> None:
+    profile = write_profile(tmp_path, "verified-path", more=HOLD)
+    assert dsv4.invoke("serve", "--detach", profile.path).code == 0
+    pair = Pair.of(profile)
+    before_s = pair.figures(pair.prefill)["inflight_timeout_s"]
+    records = json.loads((dsv4.state / "dsv4ctl/stacks" / profile.name / "stack.json").read_text())["workers"]
+    leader = next(record["handle"]["pid"] for record in records if record["name"] == worker)
+    process = begun(dsv4, profile, "fires")
+    for pid in (leader, *descendants(processes(HOST), [leader])):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 4, said
+    assert "and not by the watchdog" in said
+    comes_back(profile, before_s, 5.0)
+    assert dsv4.invoke("stop", "--yes", profile.path).code == 0
 
 
 def test_over_ssh(remote: tuple[Dsv4, StackProfile, Sshd]) -> None:

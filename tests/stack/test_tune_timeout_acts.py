@@ -79,6 +79,8 @@ def test_ctrl_c_in_a_verification_puts_all_back(dsv4: Dsv4, shared: StackProfile
             if (event.get("step"), event.get("state")) == ("fires", "begin"):
                 break
         assert in_force(shared)[:2] == (SHORT_S, before[0])
+        status = dsv4.run("status", shared.path, "-o", "json")
+        assert [finding["code"] for finding in status.document["findings"]] == ["TIMEOUT_ON_LEASE"]
         verifying.send_signal(signal.SIGINT)
         _, said = verifying.communicate(timeout=60)
     assert verifying.returncode == 130, said
@@ -105,6 +107,22 @@ def test_a_timeout_is_applied_written_and_undone(dsv4: Dsv4, shared: StackProfil
     assert back.code == 0, back.err
     assert (in_force(shared), shared.path.read_text()) == (before, text)
     assert dsv4.run("tune-timeout", shared.path, "--undo", "--yes").code == 6
+
+
+def test_what_is_undone_is_what_is_planned_where_the_profile_was_not_written(dsv4: Dsv4, shared: StackProfile) -> None:
+    """The file is changed by hand between the two: it is left alone, and the record is put back all the same."""
+    before, text = in_force(shared), shared.path.read_text()
+    done = dsv4.run("tune-timeout", shared.path, "--apply", "45", "--soak", "0", "--yes")
+    assert done.code == 0, done.err
+    try:
+        shared.path.write_text(shared.path.read_text().replace("TIMEOUT = 45", "TIMEOUT = 44"))
+        back = dsv4.run("tune-timeout", shared.path, "--undo", "--yes")
+        assert back.code == 0, back.err
+        assert "the profile is left as it is" in back.err
+    finally:
+        shared.path.write_text(text)
+    assert in_force(shared) == before
+    assert dsv4.run("status", shared.path).code == 0
 
 
 def test_what_breaks_the_chain_is_refused_with_both_timers(dsv4: Dsv4, shared: StackProfile) -> None:
