@@ -2,9 +2,9 @@
 
     python -m benchmarks.bisect_search [--sessions N]
 
-Each world is played by `bisect-env`, by halving with three unanimous runs, and by delta debugging with a fixed number
-of repeats. The tables go to stdout, in Markdown: what one culprit costs at rates that are known, and how often answers are
-right where rates, background, clustering and invalid launches are drawn anew for each session.
+Each world is played by `bisect-env`, by halving with three unanimous runs, and by delta debugging with a fixed
+number of repeats. The tables go to stdout, in Markdown: what one culprit costs at rates that are known, and how often
+answers are right where rates, background, clustering and invalid launches are drawn anew for each session.
 """
 
 import argparse

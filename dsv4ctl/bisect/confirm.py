@@ -21,9 +21,8 @@ from dsv4ctl.bisect.verdicts import Ask, Phase, Record, Steps, Tally, bits, laun
 REFUTED = math.log(9.0)
 """The log of the odds at which a nominee is given up, or the rest has a culprit of its own. A choice."""
 
-
 ON_ALL = 0.9
-"""The share of the stake. A choice."""
+"""The share of a stake that is on all arms that have to do with a claim; the rest is on the two that it is about."""
 
 
 class Confirmed(Enum):
@@ -40,8 +39,8 @@ class Confirmed(Enum):
 
 @dataclass(frozen=True)
 class Contrast:
-    """A claim that `subset` has a higher rate than `other`. `high` and `low` are the sets that have to do with it, and
-    `null` orders them so that, if the claim is wrong, rates do not fall."""
+    """A claim that the first of a `pair` of sets has a higher rate than the second. `high` and `low` are the sets that
+    have to do with it, and `null` orders them so that, if the claim is wrong, rates do not fall."""
 
     name: str
     high: tuple[int, ...]

@@ -13,8 +13,9 @@ from dsv4ctl.bisect.betting import log_evidence_alike, log_evidence_higher
 from dsv4ctl.bisect.options import Options
 from dsv4ctl.bisect.verdicts import Ask, Phase, Record, Steps, launched
 
-LIKELY = math.log(2.0)
-"""The log of the evidence for a difference from which on a search is worth its launches. A choice."""
+LIKELY = math.log(1.5)
+"""The log of the evidence for a difference from which on a search begins. A choice: a search tells soon enough when there
+is none, and the most economical comparison of the ends is one that also looks for the culprit."""
 
 PAIRS_WITHOUT = 4
 """After so many pairs without a symptom only the bad side is launched, until it shows one."""

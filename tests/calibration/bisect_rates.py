@@ -15,9 +15,9 @@ from tests.calibration.bisect_worlds import Kind, Units, World, names, world
 
 @dataclass(frozen=True)
 class Played:
-    """One search: `named` are the sets that it calls guilty, if `word` says so; `searched` how many of the launches were
-    not for confirmation, `likely` how many it took until one unit was likely at 95 %, and `likely_right` whether that
-    was the culprit; None and False where it was not asked for or did not come about."""
+    """One search: `named` are the sets that it calls guilty, if `word` says so; `searched` how many of the launches
+    were not for confirmation, `likely` how many it took until one unit was likely at 95 %, and `likely_right` whether
+    that was the culprit; None and False where it was not asked for or did not come about."""
 
     word: Word
     named: frozenset[Units]

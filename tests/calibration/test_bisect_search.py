@@ -29,12 +29,12 @@ def test_what_is_called_guilty_is(kind: Kind) -> None:
     found = rates(kind, ours(OPTIONS), range(SESSIONS))
     assert found.wrong <= OPTIONS.error * (found.guilty if kind.culprits else found.sessions), found
     if kind.culprits == (1,):
-        assert found.whole >= 0.9 * found.sessions, found
+        assert found.whole >= 0.85 * found.sessions, found
     if not kind.culprits:
         assert found.acquitted >= 0.75 * found.sessions, found
 
 
-@pytest.mark.parametrize(("rate", "likely", "confirmed"), [(0.9, 13, 19), (0.5, 25, 45), (0.3, 70, 95)])
+@pytest.mark.parametrize(("rate", "likely", "confirmed"), [(0.9, 12, 19), (0.5, 27, 45), (0.3, 70, 95)])
 def test_what_one_culprit_of_sixteen_costs(rate: float, likely: float, confirmed: float) -> None:
     found = rates(one_of(16, rate, 0.0), ours(OPTIONS, watch=True), range(SESSIONS))
     assert found.likely <= likely, found
