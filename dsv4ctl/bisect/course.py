@@ -14,7 +14,7 @@ from dsv4ctl.bisect.posterior import Singles
 from dsv4ctl.bisect.search import NOMINATED, PATIENCE, NoSingle, search_single
 from dsv4ctl.bisect.verdicts import Record, Steps, bits
 
-SHARE = 0.8
+SHARE = 0.9
 """Of the error that is left, what each nominee may use up. One that is convicted gives its share back, so all that are
 wrongly convicted, in one search, are so with the whole error at most (fallback procedure: Wiens, 2003)."""
 

@@ -1,8 +1,8 @@
 """Both ends first: does the bad side show the symptom more often than the good one?
 
 The launches of the ends stay in the evidence of each confirmation, which is stated for all launches together, so a
-search may begin as soon as a difference is likely: what turns out to be none convicts nobody. Before what costs more,
-and before the environment is acquitted, the difference is tested at the confidence that was asked for.
+search may begin as soon as a difference is likelier than not: what turns out to be none convicts nobody. Before what
+costs more, and before the environment is acquitted, they are compared at the confidence that was asked for.
 """
 
 import math
@@ -14,8 +14,8 @@ from dsv4ctl.bisect.options import Options
 from dsv4ctl.bisect.verdicts import Ask, Phase, Record, Steps, launched
 
 LIKELY = math.log(1.5)
-"""The log of the evidence for a difference from which on a search begins. A choice: a search tells soon enough when there
-is none, and the most economical comparison of the ends is one that also looks for the culprit."""
+"""The log of the evidence for a difference from which on a search begins. A choice: a search tells soon enough when
+there is none, and what is launched to tell the units apart tells the ends apart as well."""
 
 PAIRS_WITHOUT = 4
 """After so many pairs without a symptom only the bad side is launched, until it shows one."""

@@ -17,8 +17,8 @@ LONGEST = 60
 
 
 def expected_calls(units: int) -> int:
-    """The tests that ddmin takes for two units that only matter together, about: both are in one half as long as halves
-    of halves go well, and then each unit is left out once."""
+    """The tests that ddmin takes for two units that only matter together, about: 20 for 16 units. That many were seen
+    where the units are in no order; those that are likely come first here, so that it takes fewer."""
     return 4 * max(1, math.ceil(math.log2(max(2, units)))) + 4
 
 

@@ -35,8 +35,8 @@ class Nominee:
 
 
 def search_single(record: Record, bad: int, weights: dict[int, float], *, differ: bool) -> Steps[Nominee | NoSingle]:
-    """Launch the most informative set until one unit is likely, or none is. Where
-    it is known that the ends differ, the answer is not that nothing brings the symptom."""
+    """Launch the most informative set until one unit is likely, or none is. Where it is known that the ends differ, the
+    answer is not that nothing brings the symptom."""
     singles = Singles(record, bad, weights, none=0.0 if differ else NONE)
     launches = 0
     while True:
