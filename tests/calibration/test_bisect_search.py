@@ -1,15 +1,19 @@
 """What `bisect-env` calls guilty is guilty as often as it says; `benchmarks.bisect_search` plays 2,000 of each kind."""
 
+import math
 import random
+from collections.abc import Callable
 
 import pytest
 
 from dsv4ctl.bisect.betting import log_evidence_higher
 from dsv4ctl.bisect.options import Options
-from dsv4ctl.bisect.verdicts import Tally
+from dsv4ctl.bisect.session import Session
+from dsv4ctl.bisect.verdicts import Tally, Verdict
+from dsv4ctl.bisect.words import Word, answer_of
 from tests.calibration.bisect_rates import ours, rates, rival
 from tests.calibration.bisect_rivals import delta_debugging, halving
-from tests.calibration.bisect_worlds import Kind, mixed, nothing, one_of
+from tests.calibration.bisect_worlds import Kind, mixed, names, nothing, one_of
 
 OPTIONS = Options()
 SESSIONS = 100
@@ -68,3 +72,19 @@ def test_evidence_that_is_looked_at_after_each_launch_misleads_no_more_often_tha
                 misled += 1
                 break
     assert misled <= 0.05 * 400
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [lambda at: min(0.8, at / 75), lambda at: max(0.0, 0.8 - at / 75), lambda at: 0.4 + 0.4 * math.sin(at / 8)],
+    ids=["rises", "falls", "comes and goes"],
+)
+def test_a_symptom_that_drifts_convicts_nobody(rate: Callable[[int], float]) -> None:
+    guilty = 0
+    for seed in range(SESSIONS):
+        rng = random.Random(f"drifting {seed}")
+        session = Session(names(16), OPTIONS, seed)
+        while session.next is not None:
+            session.record(Verdict.SYMPTOM if rng.random() < rate(len(session.trials)) else Verdict.CLEAN)
+        guilty += answer_of(session).word is Word.GUILTY
+    assert guilty <= 0.05 * SESSIONS
